@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from benchmarks.measurement import BenchmarkError, Figure, Options, Result
 from benchmarks.reference.store import INPUTS, archive_of, read_archive
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.checked_lines import opened
+from pytest_agentbench.lib.json_text import opened
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.journal import FILE, rollout_of
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Figure, Options, Result
 from pytest_agentbench.cli import main as agentbench
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 
 ROOT = Path(__file__).parents[1]

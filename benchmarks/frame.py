@@ -13,11 +13,12 @@ from benchmarks.measurement import Command, Figure, Options, Result
 from benchmarks.tables import CALLS, lines
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.frame import Slice
-from pytest_agentbench.metrics.performance import CpuShares, PerformanceSettings, objectives_of, stopwatch_of, summarize
+from pytest_agentbench.metrics.performance import PerformanceSettings, objectives_of, summarize
+from pytest_agentbench.metrics.stopwatch import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import UNDECLARED
 from pytest_agentbench.runs.journal import FILE, read_journal
-from pytest_agentbench.session.summary import MainScore, read_rollouts
+from pytest_agentbench.session.findings import MainScore, read_rollouts
 
 ROLLOUTS, EVENTS = 10_000, 60
 LIMIT_MB = 1_000

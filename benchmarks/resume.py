@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measurement import Command, Figure, Options, Result
-from pytest_agentbench.lib.checked_lines import sealed
-from pytest_agentbench.lib.messages import header
+from pytest_agentbench.lib.json_text import sealed
+from pytest_agentbench.lib.wire import header
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.runs import attempts
 from pytest_agentbench.runs.journal import FILE, record_line

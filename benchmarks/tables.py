@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.measurement import Command, Cost, Figure, Options, Result
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
 from pytest_agentbench.runs.journal import FILE, record_line
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.backends.telemetry.samples import Sources, Target, read_samples
     from pytest_agentbench.errors import AgentError, BackendError, InfraError, LimitReached, ToolError
     from pytest_agentbench.exports import Source
+    from pytest_agentbench.launchers.launcher import Launcher, LaunchState, WorkerTerms
     from pytest_agentbench.llm.client import LLM
     from pytest_agentbench.llm.judge import Form, ask
     from pytest_agentbench.metrics import timings
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from pytest_agentbench.reports.document import Code, Column, Fact, Level, Measure, Note, Section, Table
     from pytest_agentbench.reports.view import RunView
     from pytest_agentbench.rollouts.checks import SuiteDraft
+    from pytest_agentbench.rollouts.worker_protocol import SuiteInfo
     from pytest_agentbench.runs.conversations import Conversations, NotKept
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.runs.run_file import Run
     from pytest_agentbench.scorers.declaration import scorer
     from pytest_agentbench.scorers.tsq import tsq
-    from pytest_agentbench.suites.datasets.selection import Selection
+    from pytest_agentbench.suites.datasets.format_results import Selection
     from pytest_agentbench.suites.suite import Scenario, Tool
-    from pytest_agentbench.suites.suite_info import SuiteInfo
-    from pytest_agentbench.tables.frames import load
+    from pytest_agentbench.tables import load
     from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 
 __all__ = [
@@ -45,6 +46,8 @@ __all__ = [
     "Form",
     "InfraError",
     "LLMCall",
+    "LaunchState",
+    "Launcher",
     "Level",
     "LimitReached",
     "Measure",
@@ -68,6 +71,7 @@ __all__ = [
     "ToolCall",
     "ToolError",
     "Toolbox",
+    "WorkerTerms",
     "ask",
     "load",
     "load_peer",
@@ -95,6 +99,8 @@ _MODULES = {
     "Form": "llm.judge",
     "InfraError": "errors",
     "LLMCall": "records",
+    "LaunchState": "launchers.launcher",
+    "Launcher": "launchers.launcher",
     "Level": "reports.document",
     "LimitReached": "errors",
     "Measure": "reports.document",
@@ -106,11 +112,11 @@ _MODULES = {
     "Scenario": "suites.suite",
     "Score": "records",
     "Section": "reports.document",
-    "Selection": "suites.datasets.selection",
+    "Selection": "suites.datasets.format_results",
     "Source": "exports",
     "Sources": "backends.telemetry.samples",
     "SuiteDraft": "rollouts.checks",
-    "SuiteInfo": "suites.suite_info",
+    "SuiteInfo": "rollouts.worker_protocol",
     "Table": "reports.document",
     "Target": "backends.telemetry.samples",
     "Tell": "backends.backend",
@@ -118,8 +124,9 @@ _MODULES = {
     "ToolCall": "records",
     "ToolError": "errors",
     "Toolbox": "tools.toolbox",
+    "WorkerTerms": "launchers.launcher",
     "ask": "llm.judge",
-    "load": "tables.frames",
+    "load": "tables",
     "load_peer": "metrics.other_tools",
     "read_journal": "runs.journal",
     "read_samples": "backends.telemetry.samples",

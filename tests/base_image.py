@@ -36,10 +36,16 @@ def base_image(engine: Any) -> Iterator[str]:
         yield NAME
 
 
-def root_file_system() -> Path:
-    """Returns a tar file, which is kept in the user's cache."""
+def cache_folder() -> Path:
+    """Returns the folder for what tests make once on each machine."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pytest-agentbench", "tests")
     folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def root_file_system() -> Path:
+    """Returns a tar file, which is kept in the user's cache."""
+    folder = cache_folder()
     tar = folder / f"{RELEASE}.tar"
     with (folder / f"{RELEASE}.lock").open("w") as locked:
         lock(locked, wait=True)

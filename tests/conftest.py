@@ -15,6 +15,7 @@ import yaml  # noqa: F401  # the same
 
 from pytest_agentbench.reports.ci import DETECTED
 from tests import certificates as certificate_files
+from tests.kubernetes_server import KubernetesServer, kubernetes_server
 from tests.project import Project
 from tests.slurm_cluster import SlurmCluster, slurm_cluster
 
@@ -77,6 +78,13 @@ def tls(certificates: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     return context
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesServer]:
+    """An API server of Kubernetes, which all tests share. Each test has labels of its own."""
+    with kubernetes_server(tmp_path_factory.mktemp("kubernetes")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

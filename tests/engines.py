@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 
 

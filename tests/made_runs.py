@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.lib.checked_lines import sealed
-from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
-from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.lib.json_text import sealed
+from pytest_agentbench.metrics.stopwatch import CpuShares, Stopwatch, stopwatch_of
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite
 from pytest_agentbench.runs.identity import PARTS

@@ -16,7 +16,7 @@ from typing import Any
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout, RolloutKey
-from pytest_agentbench.rollouts.nodes.connection import NodeConnection
+from pytest_agentbench.rollouts.nodes.connection import NodeConnection, versions
 from pytest_agentbench.rollouts.nodes.protocol import (
     TO_NODE,
     AttemptEnded,
@@ -31,7 +31,6 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     ToNode,
     Welcome,
 )
-from pytest_agentbench.rollouts.nodes.versions import versions
 from pytest_agentbench.runs.journal import record_line
 from tests.project import Project
 from tests.robustness.processes import Background

@@ -43,7 +43,14 @@ TABLES = {
 
 #: Modules that search for patterns from a suite, a backend or a test project.
 OF_USERS = frozenset(
-    ["suites.folder", "suites.datasets.hub", "scorers.regex", "scorers.arguments", "backends.stack.spec", "backends.stack.failure_details"]
+    [
+        "suites.folder",
+        "suites.datasets.agent_leaderboard_hub",
+        "scorers.regex",
+        "scorers.arguments",
+        "backends.stack.spec",
+        "backends.stack.failure_details",
+    ]
 )
 
 

@@ -24,11 +24,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
 import fastjsonschema
+import kubernetes_validate
 import pytest
 from pydantic import BaseModel
 
@@ -44,9 +46,11 @@ from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmPlacement
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main, parser
+from pytest_agentbench.clusters.manifests import read_manifests
 from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.exports import EXPORTS, TOOLS
@@ -71,7 +75,7 @@ from pytest_agentbench.session.settings import OPTIONS
 from pytest_agentbench.simulation.figures import Figures
 from pytest_agentbench.simulation.replay import Setting
 from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
-from pytest_agentbench.suites.datasets.hub import DOMAINS
+from pytest_agentbench.suites.datasets.agent_leaderboard_hub import DOMAINS
 from pytest_agentbench.suites.folder import API_BASE, WITHOUT_USE, load_suite
 from pytest_agentbench.suites.folder import OPTIONS as OPTIONS_OF_CONFIG
 from pytest_agentbench.suites.roles import LimitsSpec
@@ -239,16 +243,28 @@ def compare(block: Block, output: str) -> None:
         assert any(re.fullmatch(pattern, each.strip()) for each in lines), f"{block.place}: {line!r} is not in\n{output}"
 
 
+def load_yaml(path: Path, text: str) -> None:
+    """Reads a YAML file like the program that uses it. Manifests of Kubernetes are checked with its schemas."""
+    if path.name == "suite.yaml":
+        load_suite(path)
+    elif path.name.endswith(".script.yaml"):
+        load_rules(path)
+    elif "\napiVersion: " in text:
+        for each in read_manifests(text, str(path)):
+            with suppress(kubernetes_validate.SchemaNotFoundError):  # Kinds that operators add have no schema there.
+                kubernetes_validate.validate(each, "1.37", strict=True)
+    elif is_retriever(path):
+        read_settings(path)
+    else:
+        load_backend(str(path), path.parent)
+
+
 def load(path: Path) -> None:
     """Reads a file like the program that uses it."""
     text = path.read_text(encoding="utf-8")
     match path.suffix:
-        case ".yaml" if path.name == "suite.yaml":
-            load_suite(path)
-        case ".yaml" if path.name.endswith(".script.yaml"):
-            load_rules(path)
         case ".yaml":
-            read_settings(path) if is_retriever(path) else load_backend(str(path), path.parent)
+            load_yaml(path, text)
         case ".json":
             json.loads(text)
         case ".jsonl":
@@ -492,6 +508,7 @@ WORDS: Mapping[str, list[str]] = {
     ],
     "baselines.md": ["--suite", "--to", "--reason", "--trials", "--run", "--score"],
     "containers.md": keys(ContainerSpec),
+    "services-on-clusters.md": [*keys(SlurmPlacement), *keys(ManifestSpec)],
     "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "export.md": [*EXPORTS, "--output", "--reports", "--as"],

@@ -16,7 +16,7 @@ MESSAGE_FIELD = '    fresh: int = field(default_factory=__import__("os").getpid)
 #: Answers with the scenario's field, and with those of the messages of its process, with and without isolation.
 AGENT = """
 import gc, os
-from pytest_agentbench.lib.messages import Hello
+from pytest_agentbench.lib.wire import Hello
 
 def run(scenario, llm, tools):
     senders = {each.fresh for each in gc.get_objects() if isinstance(each, Hello)}
@@ -54,7 +54,7 @@ def test_a_field_arrives(tmp_path: Path) -> None:
     """A field of `Scenario` arrives in tests, in the pool and in the process of a rollout. A field of `Hello` arrives in the pool."""
     copy = PackageCopy(tmp_path / "copy")
     copy.replace("suites/suite.py", "    final_state: Json | None = None", f"{SCENARIO_FIELD}    final_state: Json | None = None")
-    copy.replace("lib/messages.py", "    protocol: int = PROTOCOL\n", f"    protocol: int = PROTOCOL\n{MESSAGE_FIELD}")
+    copy.replace("lib/wire.py", "    protocol: int = PROTOCOL\n", f"    protocol: int = PROTOCOL\n{MESSAGE_FIELD}")
     write_project(tmp_path / "project", PROJECT)
 
     assert "2 passed" in copy.run(*PYTEST, "--agentbench-backend=embedded", folder=tmp_path / "project")

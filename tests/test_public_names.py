@@ -108,10 +108,10 @@ def test_pandas_is_imported_in_one_place() -> None:
         if re.search(r"^ *(import|from) pandas\b", file.read_text(encoding="utf-8"), re.MULTILINE)
     ]
 
-    assert ["tables/frames.py"] == users
+    assert ["tables/__init__.py"] == users
     assert set() == loaded("from pytest_agentbench import load; load.__name__") & {"pandas", "matplotlib"}
-    imports = "from pytest_agentbench.metrics import columns", "from pytest_agentbench.tables import frames"
-    assert "pandas" in loaded(*imports, "frames._frame(columns.Growth('t', ()).table())")
+    imports = "from pytest_agentbench.metrics import columns", "from pytest_agentbench import tables"
+    assert "pandas" in loaded(*imports, "tables._frame(columns.Growth('t', ()).table())")
 
 
 def test_heavy_libraries_are_detected() -> None:

@@ -15,7 +15,7 @@ from benchmarks.reference.again import comparable
 from benchmarks.reference.differences import differences
 from benchmarks.reference.sessions import MADE
 from benchmarks.reference.store import EXPECTED, INPUTS, archive_of, read_archive, stored, write_archive
-from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.lib.json_text import opened, sealed
 from tests.project import ROOT
 
 SMALL = ("banking", "resumed")

@@ -20,8 +20,11 @@ from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind
+from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmPlacement
 from pytest_agentbench.backends.stack.spec import ContainerSpec, ReadySpec, ServiceSpec
-from pytest_agentbench.backends.url import UrlSpec
+from pytest_agentbench.backends.url import AttachedReadySpec, UrlSpec
+from pytest_agentbench.launchers.kubernetes import KubernetesNodes
+from pytest_agentbench.launchers.ray import RayNodes
 from pytest_agentbench.launchers.slurm import SlurmNodes
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
@@ -116,13 +119,15 @@ YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
     "tools.md": {"answers": [*table_of(AnswerSpec)]},
     "recordings.md": {"recorded": [*_backend_table(RecordedSpec)]},
     "backends.md": {"url": [*table_of(UrlSpec)], "prices": [*table_of(Prices)], "embedded": [*_backend_table(EmbeddedSpec)]},
+    "stacks.md": {"attached": [*table_of(AttachedReadySpec)]},
     "own-stack.md": {"stack": [*_backend_table(StackKind)], "service": [*table_of(ServiceSpec)], "ready": [*table_of(ReadySpec)]},
     "containers.md": {"container": [*table_of(ContainerSpec)]},
+    "services-on-clusters.md": {"slurm": [*table_of(SlurmPlacement)], "kubernetes": [*table_of(ManifestSpec)]},
     "agents.md": {"tool_calling": [*table_of(ToolCalling)], "react": [*table_of(React)]},
     "terminal-agent.md": {"terminal": [*table_of(Terminal)]},
     "command-agents.md": {"command": [*table_of(Command)]},
     "orchestrator.md": {"orchestrator": [*table_of(Orchestrator)]},
     "judges.md": {"self_evaluating": [*table_of(SelfEvaluating, SelfEvaluatingWithFeedback)]},
+    "scale.md": {"ray": [*table_of(RayNodes)], "slurm": [*table_of(SlurmNodes)], "kubernetes": [*table_of(KubernetesNodes)]},
     "mcp.md": {"mcp": [*table_of(McpTools)]},
-    "scale.md": {"slurm": [*table_of(SlurmNodes)]},
 }

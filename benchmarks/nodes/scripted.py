@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.rollouts.nodes.clock import placed
+from pytest_agentbench.lib.wire import Hello
+from pytest_agentbench.rollouts.nodes.connection import versions
+from pytest_agentbench.rollouts.nodes.joined_node import placed
 from pytest_agentbench.rollouts.nodes.protocol import ROLE, AttemptEnded, AttemptStarted, Join, Joined, NodePointed, Tock
-from pytest_agentbench.rollouts.nodes.versions import versions
 from pytest_agentbench.runs.journal import record_line, rollout_of
 
 FRESH = 1.0  # seconds for which a record is used again, before its stamps are moved to the present

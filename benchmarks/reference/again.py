@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.reference.store import EXPECTED, INPUTS, Files, below
-from pytest_agentbench.lib.checked_lines import opened
+from pytest_agentbench.lib.json_text import opened
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.run_file import FILE as RUN

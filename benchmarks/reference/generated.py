@@ -11,9 +11,8 @@ from typing import NamedTuple
 from benchmarks.reference.rebuild import RunInputs, write_inputs
 from pytest_agentbench.backends.telemetry.engine_stats import Looks
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
-from pytest_agentbench.lib.checked_lines import sealed
-from pytest_agentbench.metrics.performance import CpuShares
-from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.lib.json_text import sealed
+from pytest_agentbench.metrics.stopwatch import CpuShares, Stopwatch
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score, ToolCall
 from pytest_agentbench.runs.builder import plan_suite
 from pytest_agentbench.runs.journal import FILE as JOURNAL

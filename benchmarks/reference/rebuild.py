@@ -12,16 +12,17 @@ from pytest_agentbench.cli.gate import Options, suites_of
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.baselines import FOLDER as BASELINES
 from pytest_agentbench.lib.codec import plain, read
-from pytest_agentbench.metrics.performance import CpuShares, objectives_of, stopwatch_of
-from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.metrics.performance import objectives_of
+from pytest_agentbench.metrics.stopwatch import CpuShares, Stopwatch, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import arm_of, suite_of
 from pytest_agentbench.runs.identity import hashed
 from pytest_agentbench.runs.results import ArmFacts, PlannedSuite, SuiteFacts
 from pytest_agentbench.runs.run_file import SCHEMA, Run, SessionFacts
 from pytest_agentbench.runs.sessions import folder_of
+from pytest_agentbench.session.findings import MainScore, read_rollouts, serving
 from pytest_agentbench.session.gate import make_gate
-from pytest_agentbench.session.summary import MainScore, compare_arms, compute, read_rollouts, serving
+from pytest_agentbench.session.summary import compare_arms, compute
 from pytest_agentbench.suites.arms import DEFAULT, VariantOrigin
 
 FILE = "facts.json"  # beside the journal: a RunInputs

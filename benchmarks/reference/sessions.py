@@ -14,8 +14,8 @@ import yaml
 from benchmarks.reference.origins import SEED, SOURCE, TOOL
 from benchmarks.reference.store import Files
 from benchmarks.reference.workplace import Workplace
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 from tests.plain_agent import PLAIN
 

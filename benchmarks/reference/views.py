@@ -13,11 +13,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from pytest_agentbench.cli.output import PlainOutput, print_document
-from pytest_agentbench.reports import comment, markdown, page
+from pytest_agentbench.reports import comment, markdown, page, sweep
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.document import Document
 from pytest_agentbench.reports.page.layout import SCRIPTS, asset
-from pytest_agentbench.reports.sections import document, sweep
+from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.terminal import TerminalReporter, rollout_lines
 from pytest_agentbench.reports.terminal import write_run as print_run
 from pytest_agentbench.reports.view import RunView

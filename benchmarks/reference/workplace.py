@@ -13,7 +13,7 @@ from benchmarks.reference.rebuild import inputs_of, write_inputs
 from benchmarks.reference.views import rounded
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.gate.baselines import FOLDER as BASELINES
-from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.lib.json_text import opened, sealed
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.records import suite_of

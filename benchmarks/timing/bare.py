@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from pytest_agentbench.lib.messages import end_with_stdin, read_line, serving
+from pytest_agentbench.lib.wire import end_with_stdin, read_line, serving
 from pytest_agentbench.tap.clock import ANCILLARY, enable_timestamps, keep_timestamping
 from pytest_agentbench.tap.connections import READ_BUFFER
 

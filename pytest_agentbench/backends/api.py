@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.connection_security import lasts, of_key, of_tls
 from pytest_agentbench.lib.redact import MARK, Redactor
-from pytest_agentbench.lib.remedies import lasts, of_key, of_tls
 from pytest_agentbench.metrics.blame import TRANSIENT
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.dialects.reader import error_message, is_error

@@ -13,8 +13,8 @@ from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.backends.ready import listed_models
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, start_again
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Endpoint, Json
 
 #: Importing aiohttp reads the certificates of this machine twice, which takes 0.125 s of CPU. These servers make no requests.

@@ -166,6 +166,11 @@ def listed_context(endpoint: Endpoint) -> int | None:
     return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
 
+def waiting_for(check: str, problem: str) -> str:
+    """Returns a text for users about a readiness check that a boot waits for, and why it has not passed yet, if that is known."""
+    return f"readiness check `{check}`{f': {problem}' if problem else ''}"
+
+
 class ReadinessChecks:
     """The readiness checks of one endpoint. Each is repeated until it passes, until `deadline`, or until `alive` raises.
 
@@ -178,7 +183,7 @@ class ReadinessChecks:
         spec: ReadySpec,
         deadline: float = math.inf,
         alive: Callable[[], None] = lambda: None,
-        on_wait: Callable[[str], None] = lambda _: None,
+        on_wait: Callable[[str, str], None] = lambda _name, _problem: None,
         *,
         boots: bool = False,
     ) -> None:
@@ -189,7 +194,7 @@ class ReadinessChecks:
             spec: Which checks are made, and how.
             deadline: Latest time for all checks, as time.monotonic().
             alive: Raises an error if the server has died.
-            on_wait: Called with the name of each check before it runs.
+            on_wait: Called with the name of each check before it runs, and with its name and the problem after each failed attempt.
             boots: Whether the server is still starting, so that a missing path or model may yet appear.
         """
         self.boots = boots
@@ -215,10 +220,11 @@ class ReadinessChecks:
         self._probe.release(self.model)
 
     def run_silent_checks(self, workers: Mapping[str, int]) -> None:
-        """Runs only the checks that send no chat request. It is used during a run, when a chat would distort the server's metrics.
+        """Runs only the checks that send no chat request.
 
-        `workers` are the numbers of workers that Dynamo listed when the stack was ready. While Dynamo lists more, it still sends calls to
-        a worker that has died. Raises BackendError for the first check that fails.
+        They are made of servers that already run, and during a run, when a chat would distort the server's metrics. `workers` are the
+        numbers of workers that Dynamo listed when the stack was ready. While Dynamo lists more, it still sends calls to a worker that has
+        died. Raises BackendError for the first check that fails.
         """
         self._max_workers = workers
         for _ in self._run(self._silent()):
@@ -230,7 +236,7 @@ class ReadinessChecks:
     def _run(self, checks: Mapping[str, Callable[[], str]]) -> Iterator[PassedCheck]:
         for name, check in checks.items():
             started = time.monotonic()
-            self.on_wait(name)
+            self.on_wait(name, "")
             detail = self._retry(name, check)
             yield PassedCheck(name, detail, time.monotonic() - started)
 
@@ -245,6 +251,7 @@ class ReadinessChecks:
                 self.alive()
                 if time.monotonic() + PAUSE > self.deadline:
                     raise BackendError(f"not ready in time, check `{name}` failed: {error}") from error
+                self.on_wait(name, str(error))
             time.sleep(PAUSE)
 
     def _port(self) -> str:

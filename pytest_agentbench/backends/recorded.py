@@ -16,8 +16,7 @@ from pytest_agentbench.backends.own_server import OwnServer
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms, context_length_of
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib import json_text
-from pytest_agentbench.lib.checked_lines import opened
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import opened, read_json_file
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.records.rollout import suite_of

@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from pydantic import Field, FiniteFloat, PositiveInt, field_validator, model_validator
 
 from pytest_agentbench.backends.api import Api
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.doctor.check import Check, key_checks, reach_check, unknown
 from pytest_agentbench.backends.machine.versions import server_facts
-from pytest_agentbench.backends.ready import listed_models
+from pytest_agentbench.backends.ready import ReadinessChecks, listed_models, waiting_for
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
-from pytest_agentbench.backends.stack.spec import LABELS, LabelsField, LabelsSpec
+from pytest_agentbench.backends.stack.spec import LABELS, WORKERS, LabelsField, LabelsSpec, ReadySpec
 from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.lib.config import Spec, base_url
+from pytest_agentbench.lib.config import PositiveSeconds, Spec, base_url
 from pytest_agentbench.lib.options import LoginUrl
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
@@ -113,6 +113,17 @@ class RateLimit(Spec):
     )
 
 
+class AttachedReadySpec(Spec):
+    """The key `ready` of a server that already runs: what it has to show before the first rollout."""
+
+    timeout: PositiveSeconds = Field(
+        default=600,
+        description="How long the session waits until the server answers, lists the model and has its `workers`, such as `30m`; a number "
+        "is in seconds.",
+    )
+    workers: dict[str, PositiveInt] = Field(default={}, description=WORKERS)
+
+
 class UrlSpec(BackendSpec):
     """The YAML keys of `kind: url`: a server that already runs and has an OpenAI-compatible API."""
 
@@ -141,6 +152,11 @@ class UrlSpec(BackendSpec):
         default=RateLimit(), description="`{requests_per_minute: 40}` sends calls one by one, evenly spaced. Without it, there is no limit."
     )
     labels: LabelsField = Field(default=LabelsSpec(), description=LABELS)
+    ready: AttachedReadySpec | None = Field(
+        default=None,
+        description="`{timeout: 30m, workers: {prefill: 4, decode: 2}}` makes the session [wait for the server](stacks.md#attach). "
+        "Without it, the server has to answer at once.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -206,7 +222,7 @@ class UrlSpec(BackendSpec):
 
 
 class Url(Backend):
-    """The backend for a server that already runs. It is not started or stopped, but it has to answer when the session starts."""
+    """The backend for a server that already runs. It is not started or stopped. It has to answer at once, or within `ready.timeout`."""
 
     def __init__(self, spec: UrlSpec, patience: float | None = None) -> None:
         """Creates the backend. `patience` is how many seconds the server may be unavailable. None means the default."""
@@ -219,6 +235,7 @@ class Url(Backend):
         self._server_facts: Json = {}  # Version and owner that the server reports; empty until known
         self._absence = Absence(patience)
         self._endpoint: Endpoint | None = None  # Set after the server has answered
+        self._stopped = threading.Event()
 
     @property
     def identity(self) -> Json:
@@ -232,6 +249,8 @@ class Url(Backend):
     def start(self, directory: Path) -> Endpoint:
         del directory  # The server keeps its own logs.
         endpoint = self.spec.running_endpoint()
+        if self.spec.ready is not None:
+            self._wait_until_ready(endpoint, self.spec.ready)
         self.models = listed_models(endpoint)
         if self.spec.model and self.spec.model not in self.models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
@@ -239,6 +258,23 @@ class Url(Backend):
         self._endpoint = endpoint
         daemon(self._read_server_facts, endpoint, name="versions")  # In the background: the start does not wait for it.
         return endpoint
+
+    def _wait_until_ready(self, endpoint: Endpoint, ready: AttachedReadySpec) -> None:
+        """Waits until the server answers, lists the model, and has as many workers as the YAML requires.
+
+        Raises BackendError after `ready.timeout`, or if waiting cannot help.
+        """
+
+        def on_wait(check: str, problem: str) -> None:
+            self.status = waiting_for(check, problem)
+
+        wanted = ReadySpec(timeout=ready.timeout, workers=ready.workers)
+        deadline = time.monotonic() + ready.timeout
+        ReadinessChecks(endpoint, wanted, deadline, self._refuse_if_stopped, on_wait, boots=True).run_silent_checks({})
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise BackendError("the session ended while it waited for the server")
 
     def _read_server_facts(self, endpoint: Endpoint) -> None:
         self._server_facts = server_facts(endpoint)
@@ -256,4 +292,5 @@ class Url(Backend):
 
     def stop(self) -> None:
         """Ends `watch`. The server itself is not stopped."""
+        self._stopped.set()
         self._absence.stop()

@@ -301,6 +301,7 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
     """Returns the endpoint of a running stack, a backend or a URL, and the settings of its readiness checks."""
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
+    from pytest_agentbench.backends.url import UrlSpec
     from pytest_agentbench.records import Endpoint
 
     if (running := _running_stack(name)) is not None:
@@ -310,7 +311,7 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
         return Endpoint(facts.url, facts.model or "", facts.backend), ReadySpec(**facts.ready)
     spec = load_backend(name, Path.cwd())
     if (known := spec.running_endpoint()) is not None:
-        return known, ReadySpec(in_a_row=1)
+        return known, ReadySpec(in_a_row=1, workers=spec.ready.workers if isinstance(spec, UrlSpec) and spec.ready else {})
     if isinstance(spec, StackSpec):
         raise ConfigError(f"{name} is not running; start it with `agentbench backend up {name}`")
     raise ConfigError(f"{name} is of kind {spec.kind}, which runs only during a session; pass a running stack or a URL instead")

@@ -26,8 +26,7 @@ def run_trim(options: argparse.Namespace) -> None:
     """Writes the file. Prints its size, what it contains, and how to use it."""
     from pytest_agentbench.backends.recorded import recording_facts
     from pytest_agentbench.lib.redact import Redactor
-    from pytest_agentbench.recordings.recording import Recording
-    from pytest_agentbench.recordings.trim import trim
+    from pytest_agentbench.recordings.recording import Recording, trim
     from pytest_agentbench.runs.run_file import find_run
 
     directory = find_run(options.name, options.reports).resolve()

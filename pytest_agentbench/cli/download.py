@@ -71,14 +71,14 @@ def add(commands: Any) -> None:
 
 def run_leaderboard(options: argparse.Namespace) -> None:
     """Downloads Agent Leaderboard and prints the written files."""
-    from pytest_agentbench.suites.datasets.hub import REVISION, download
+    from pytest_agentbench.suites.datasets.agent_leaderboard_hub import REVISION, download
 
     download(options.domains, options.revision or REVISION, options.output)
 
 
 def run_hle(options: argparse.Namespace) -> None:
     """Downloads Humanity's Last Exam and prints the written file."""
-    from pytest_agentbench.suites.datasets.hle_hub import download
+    from pytest_agentbench.suites.datasets.hle import download
 
     download(options.revision, options.output)
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.gate.exit_status import IMPORTED
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics import timeline
-from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
-from pytest_agentbench.metrics.stopwatch import WARN, Stopwatch
+from pytest_agentbench.metrics.stopwatch import WARN, CpuShares, Stopwatch, stopwatch_of
 from pytest_agentbench.records import Json, Rollout, RolloutKey, scale_in
 from pytest_agentbench.reports import write_reports
 from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite

@@ -195,9 +195,9 @@ def _sum_up(plan: ReproductionPlan, output: Path) -> None:
     cells = measured(output)
     files = [write_table(cells, plan.baseline, output)]
     if find_spec("matplotlib") and any(cell.steps_per_min is not None for cell in cells):
-        from pytest_agentbench.plots.reproduction import draw
+        from pytest_agentbench.plots.comparisons import draw_experiment
 
-        draw(cells, plan.baseline, output / PICTURE)
+        draw_experiment(cells, plan.baseline, output / PICTURE)
         files.append(output / PICTURE)
     for line in lines(cells, plan.baseline):
         print(line)

@@ -96,7 +96,7 @@ def judged(run: Run, directory: Path, options: argparse.Namespace, missed: Colle
 
     from pytest_agentbench.cli.gate import Options, status_of, suites_of
     from pytest_agentbench.gate.exit_status import IMPORTED, SKIPPED, deciding, verdict
-    from pytest_agentbench.records.judgement import scenario_thresholds
+    from pytest_agentbench.records.rollout import scenario_thresholds
     from pytest_agentbench.session.gate import judge_again
 
     if run.verdict in (SKIPPED, IMPORTED):

@@ -68,8 +68,8 @@ def run_serve(options: argparse.Namespace) -> None:
     from pytest_agentbench.backends.machine.environments import OWN, package_path, resolve_python
     from pytest_agentbench.cli.sessions import tidy_termination
     from pytest_agentbench.errors import BackendError
-    from pytest_agentbench.lib.messages import Listening
     from pytest_agentbench.lib.process import Child
+    from pytest_agentbench.lib.wire import Listening
     from pytest_agentbench.retriever.config import read_settings
 
     file: Path = options.settings

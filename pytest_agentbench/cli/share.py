@@ -86,7 +86,7 @@ def loaded_suites(run: Run) -> dict[str, Suite]:
 def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor, *, with_messages: bool) -> None:
     """Copies the journal, messages, samples, session files and logs of a run to a folder, redacted again, and writes new reports."""
     from pytest_agentbench.backends.telemetry import samples
-    from pytest_agentbench.lib.checked_lines import sealed
+    from pytest_agentbench.lib.json_text import sealed
     from pytest_agentbench.lib.redact import scrub
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.runs import journal, message_file, sessions

@@ -116,8 +116,7 @@ def _find(options: argparse.Namespace, terms: Criteria) -> None:
 
 def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Criteria) -> Mapping[int, str]:
     """Runs one session, prints its measurements and writes them to files. Returns concurrency -> verdict (PASS, FAIL or INCONCLUSIVE)."""
-    from pytest_agentbench.reports.sections.sweep import document
-    from pytest_agentbench.reports.sweep import write
+    from pytest_agentbench.reports.sweep import document, write
     from pytest_agentbench.sweep.levels import judgements, read_sweep, verdicts
 
     directory, status = _session(options, concurrencies)

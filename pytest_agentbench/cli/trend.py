@@ -31,8 +31,7 @@ def add(commands: Any) -> None:
 def run_trend(options: argparse.Namespace) -> None:
     """Writes the history of the suites. Prints its period, each regression, which runs were left out, and the written files."""
     from pytest_agentbench.gate.trend import read_history, trend_of
-    from pytest_agentbench.reports.sections.trend import document
-    from pytest_agentbench.reports.trend import web_address, write
+    from pytest_agentbench.reports.trend import document, web_address, write
 
     trend = trend_of(read_history(options.directory))
     print_document(document(trend))

@@ -12,7 +12,7 @@ from pytest_agentbench.cli.output import print_document, print_markdown
 from pytest_agentbench.cli.parser import option
 from pytest_agentbench.cli.sessions import tidy_termination
 from pytest_agentbench.runs.option import names, number, objective, positive_time
-from pytest_agentbench.simulation.question import MEASURED, MOCKER, ROUTERS, Question
+from pytest_agentbench.simulation.replay import MEASURED, MOCKER, ROUTERS, Question
 
 FORMATS = ("text", "markdown", "json")
 

@@ -68,9 +68,9 @@ def _slots(text: str) -> int:
 def run_worker(options: argparse.Namespace) -> int:
     """Runs a node worker until its session is over. Returns the exit status."""
     from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.lib.connection_security import Trust
     from pytest_agentbench.lib.supervisor.first_process import run_below
     from pytest_agentbench.lib.threads import daemon
-    from pytest_agentbench.lib.tls import Trust
     from pytest_agentbench.rollouts.nodes.membership import JoinTerms
     from pytest_agentbench.rollouts.nodes.supervisor import Supervisor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import shutil
@@ -146,6 +147,21 @@ def submit(script: str, *options: str) -> SlurmJob:
         BackendError: Slurm refuses the job or does not answer. The message contains sbatch's own.
     """
     return SlurmJob(_run("sbatch", "--parsable", *options, stdin=script).strip().partition(";")[0])
+
+
+def node_address(name: str) -> str:
+    """Returns the address of a node, which is its name unless the cluster's configuration says otherwise."""
+    text = _run("scontrol", "show", "node", "--oneliner", name)
+    found = re.search(r"\sNodeAddr=(\S+)", text)
+    return found[1] if found else name
+
+
+def cancel_named(name: str) -> list[str]:
+    """Cancels all jobs of this user that have a name and are not over. Returns their ids. Raises BackendError if Slurm does not answer."""
+    jobs = _run("squeue", "--noheader", f"--user={getpass.getuser()}", f"--name={name}", "--format=%i").split()
+    for job in jobs:
+        SlurmJob(job).cancel()
+    return jobs
 
 
 def _field(text: str, name: str) -> str:

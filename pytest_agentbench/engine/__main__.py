@@ -7,8 +7,8 @@ from typing import Any
 
 from pytest_agentbench.engine.config import WHERE, parse_config
 from pytest_agentbench.engine.server import Engine
-from pytest_agentbench.lib.messages import raise_limit
 from pytest_agentbench.lib.web_process import run_service, serve
+from pytest_agentbench.lib.wire import raise_limit
 
 
 async def engine(settings: Any) -> None:

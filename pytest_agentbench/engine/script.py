@@ -48,7 +48,7 @@ from pydantic import Field, field_validator, model_validator
 from pytest_agentbench.engine.chat import Delivery, PolicyReply, ReplyCall, last_user_text
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import Spec, parse_yaml, validate
-from pytest_agentbench.lib.json_file import read_text
+from pytest_agentbench.lib.json_text import read_text
 
 
 class Match(Spec):

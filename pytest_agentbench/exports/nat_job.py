@@ -17,12 +17,10 @@ from typing import Any
 import yaml
 
 from pytest_agentbench.exports.csv_files import CsvFile
-from pytest_agentbench.exports.files import ChosenRuns
-from pytest_agentbench.exports.json_array import JsonArray, array_parts, json_text
+from pytest_agentbench.exports.files import ChosenRuns, JsonArray, array_parts, json_text
 from pytest_agentbench.exports.nat_analyses import NatReport, Optimization
 from pytest_agentbench.exports.nat_benchmark import Heading, add_events, write_benchmark, write_calls
-from pytest_agentbench.exports.nat_events import events_of, row_of, step_of
-from pytest_agentbench.exports.nat_messages import KeptMessages, question
+from pytest_agentbench.exports.nat_events import KeptMessages, events_of, question, row_of, step_of
 from pytest_agentbench.exports.nat_profiler import (
     ANSWERS,
     CONFIG,

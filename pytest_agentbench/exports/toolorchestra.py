@@ -14,7 +14,7 @@ from typing import Any
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.exports.files import dig, member, members
-from pytest_agentbench.lib.json_file import json_in, read_json_file, read_text
+from pytest_agentbench.lib.json_text import json_in, read_json_file, read_text
 from pytest_agentbench.records import SHARE, UNDECLARED, Json, Rollout, Score, ToolCall
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.pass_rates import PassThreshold

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, missing_scores, samples, trial_of
+from pytest_agentbench.gate.comparability import missing_scores
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, samples, trial_of
 from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import bounded_json
+from pytest_agentbench.lib.json_text import bounded_json
 from pytest_agentbench.metrics.stopwatch import SATURATED
 from pytest_agentbench.records import UNDECLARED, Json, Scale, suite_of
 from pytest_agentbench.runs.journal import check_journal, read_journal

@@ -10,22 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
+from pytest_agentbench.gate.comparability import TIMED, connect_note, incomparable, is_timed, uncounted, unscored
 from pytest_agentbench.gate.evidence import (
-    TIMED,
     Evidence,
     RunFacts,
     Trial,
     compare_with_limit,
-    connect_note,
     good_shares,
-    incomparable,
-    is_timed,
     latencies,
     passes,
     samples,
     score_limits,
-    uncounted,
-    unscored,
 )
 from pytest_agentbench.gate.rules import OF_SCENARIOS, Rule, SuiteRule
 from pytest_agentbench.stats import decisions

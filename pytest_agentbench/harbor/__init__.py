@@ -5,7 +5,7 @@ Use `harbor run -a pytest_agentbench.harbor:Agent` and `harbor run -e pytest_age
 
 from __future__ import annotations
 
-from pytest_agentbench.sandbox.harbor_factory import check_harbor
+from pytest_agentbench.sandbox.harbor_sandbox import check_harbor
 
 check_harbor("pytest_agentbench.harbor")
 

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from pytest_agentbench.launchers.launcher import Launcher
 
 LOCAL = "local"
+RAY = "ray"
 ENTRY_POINTS = "pytest_agentbench.launchers"
 
 #: Name of a built-in launcher -> its class
 LAUNCHERS: Mapping[str, str] = {
     LOCAL: "pytest_agentbench.launchers.local:Local",
+    RAY: "pytest_agentbench.launchers.ray:Ray",
+    "kubernetes": "pytest_agentbench.launchers.kubernetes:Kubernetes",
     "slurm": "pytest_agentbench.launchers.slurm:Slurm",
 }
 

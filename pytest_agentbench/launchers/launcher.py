@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pytest_agentbench.lib.config import Spec
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Launcher(ABC):
     case, also if `start` has failed. `text` can be called without any of them.
     """
 
-    settings_class: ClassVar[type[Spec]]  # the keys of `nodes: {NAME: ...}`
+    settings_class: ClassVar[type[BaseModel]]  # the keys of `nodes: {NAME: ...}`
     is_local: ClassVar[bool] = False  # whether all node workers are on the session's machine
 
     @abstractmethod
@@ -86,4 +87,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends all that `start` has started, and returns when it has ended. Raises nothing if there is nothing to end."""
+        """Ends all that `start` has started, and returns when it has ended. Does nothing if there is nothing to end.
+
+        Raises BackendError if something cannot be ended; the user is told.
+        """

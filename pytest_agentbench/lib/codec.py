@@ -21,22 +21,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from pytest_agentbench.lib.record_fields import RecordField, is_array, is_record, is_union, parts_of
+from pytest_agentbench.lib.record_fields import WORDS, RecordField, WrongNumber, WrongValue, is_array, is_record, is_union, parts_of
 from pytest_agentbench.records import Json
 
 Record = TypeVar("Record")
 RecordEncoder = Callable[[Any, dict[int, int]], Any]  # parameters: a value; the shared values so far, as id -> number
 RecordDecoder = Callable[[Any, "Reading"], Any]  # parameters: a JSON value; the state of the reading
 
-WORDS: Mapping[type, str] = {
-    str: "a text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    dict: "an object",
-    list: "a list",
-    type(None): "null",
-}
 
 #: Types that are strings in JSON -> (function that writes one, function that reads one).
 TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
@@ -51,22 +42,6 @@ class Reading(NamedTuple):
     message: bool  # whether it is a message, in which no field may be missing
     #: Values of SHARED fields so far. While an error is located: a tuple of these values if a number was wrong, otherwise None.
     shared: list[Any] | tuple[Any, ...] | None
-
-
-class WrongValue(ValueError):
-    """A JSON value does not fit its type.
-
-    `sentence` is the message without its subject, such as ` is a text, not a number`. `at` is the name of the missing or unknown field,
-    or empty if the value itself is wrong.
-    """
-
-    def __init__(self, sentence: str, at: str = "") -> None:
-        super().__init__(sentence)
-        self.sentence, self.at = sentence, at
-
-
-class WrongNumber(WrongValue):
-    """The JSON document has no shared value with this number."""
 
 
 def plain(value: Any) -> Any:

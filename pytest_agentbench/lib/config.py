@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
 
 from pytest_agentbench.errors import ConfigError, unknown_key
-from pytest_agentbench.lib.json_file import read_text
+from pytest_agentbench.lib.json_text import read_text
 from pytest_agentbench.lib.options import LoginUrl, seconds
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Parses texts of models: texts between tags, and objects that are almost JSON.
+"""Parses texts of models: texts between tags, and objects that are almost JSON. Also compiles the JSON Schemas that check such objects.
 
 An object is almost JSON if it differs from JSON only in these ways:
 
@@ -14,9 +14,12 @@ bracket, is not repaired, because its continuation is unknown.
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import fastjsonschema
 import orjson
 
 from pytest_agentbench.records import Json
@@ -115,3 +118,10 @@ def _as_json(token: str) -> str:
         inside = ESCAPE.sub(lambda match: {"\\'": "'", '"': '\\"'}.get(match[0], match[0]), token[1:-1])
         return f'"{inside}"'
     return PYTHON.get(token, token)
+
+
+@functools.lru_cache(maxsize=1024)
+def validator(schema: str | bytes) -> Callable[[Json], Any]:
+    """Returns a function that raises fastjsonschema.JsonSchemaValueException if an object does not match the schema. Adds no defaults."""
+    compiled: Callable[[Json], Any] = fastjsonschema.compile(orjson.loads(schema), use_default=False)
+    return compiled

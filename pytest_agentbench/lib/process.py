@@ -21,9 +21,9 @@ from typing import TypeVar
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.messages import LOG
 from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.lib.supervisor import signal_group
+from pytest_agentbench.lib.wire import LOG
 
 PROC = Path("/proc")
 

@@ -1,4 +1,7 @@
-"""Reads the fields of a record and their types from its class. `codec` defines which classes are records."""
+"""The fields of a record and their types, read from its class, and the error for a JSON value that does not fit its type.
+
+`codec` defines which classes are records.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, NamedTuple, Union, cast
 
@@ -66,3 +69,30 @@ def is_array(kind: Any) -> bool:
 def is_record(kind: Any) -> bool:
     """Returns whether a type is a record: a dataclass, a named tuple, or a subclass of float with attributes."""
     return isinstance(kind, type) and (is_dataclass(kind) or is_array(kind) or (issubclass(kind, float) and kind is not float))
+
+
+WORDS: Mapping[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
+
+
+class WrongValue(ValueError):
+    """A JSON value does not fit its type.
+
+    `sentence` is the message without its subject, such as ` is a text, not a number`. `at` is the name of the missing or unknown field,
+    or empty if the value itself is wrong.
+    """
+
+    def __init__(self, sentence: str, at: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence, self.at = sentence, at
+
+
+class WrongNumber(WrongValue):
+    """The JSON document has no shared value with this number."""

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from pytest_agentbench.errors import AgentbenchError, ConfigError
-from pytest_agentbench.lib.messages import Listening, end_with_stdin, read_line, serving
+from pytest_agentbench.lib.wire import Listening, end_with_stdin, read_line, serving
 
 BACKLOG = 1024  # size of the queue of new connections
 SHUTDOWN = 0.1  # seconds for running requests at shutdown

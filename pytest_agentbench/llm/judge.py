@@ -18,7 +18,7 @@ import orjson
 
 from pytest_agentbench.errors import InfraError, JudgeError, LimitReached
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.lib.json_schema import validator
+from pytest_agentbench.lib.model_texts import validator
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json, ToolCall
 

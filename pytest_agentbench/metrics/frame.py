@@ -1,7 +1,7 @@
 """Frames and slices, from which metrics are computed.
 
 A frame has the rollouts, calls and events of runs as columns. A slice is a part of a frame, such as the rollouts of one suite. Every metric
-is a function of a slice. Each rollout, call and event is a row; `call_columns` and `rollout_columns` define the columns. A frame takes
+is a function of a slice. Each rollout, call and event is a row; `table_columns` defines the columns. A frame takes
 about 500 bytes per call and 28 per event. `frame_reader` builds frames from rollouts, and `registry` defines the metrics:
 
     frame = read_frame(origin)

@@ -1,30 +1,81 @@
-"""Computes `performance` of run.json: serving metrics, goodput, rates while concurrency was reached, and metrics of a chosen window."""
+"""Computes `performance` of run.json: serving metrics, goodput, slowest calls, rates while concurrency was reached, a chosen window."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import unknown_name
-from pytest_agentbench.metrics import registry, stopwatch, timeline
+from pytest_agentbench.metrics import registry, timeline
 from pytest_agentbench.metrics.slice_metrics import Tokens, call_verdicts, goodput_per_s, output_tokens_per_s, ratio, rollouts_per_hour
-from pytest_agentbench.metrics.slow_calls import SlowCall, slowest
-from pytest_agentbench.metrics.stopwatch import CpuSample, Stopwatch, StopwatchEvidence, busiest, judge
 from pytest_agentbench.metrics.terms import BAD, GOOD, UNKNOWN, Objective, Terms, misses
 from pytest_agentbench.metrics.timeline import InFlight, Span
-from pytest_agentbench.records import OPEN
-from pytest_agentbench.stats.quantiles import AdjustedSpread, LatencySpread, RateSpread, adjusted, percentile, rate_spread, tail
-from pytest_agentbench.stats.series import unknown
+from pytest_agentbench.records import OPEN, Json, RolloutKey
+from pytest_agentbench.stats.quantiles import AdjustedSpread, LatencySpread, RateSpread, adjusted, percentile, rate_spread
 
 if TYPE_CHECKING:
-    from pytest_agentbench.metrics.frame import Frame, Rows, Slice
+    from pytest_agentbench.metrics.frame import Frame, Slice
     from pytest_agentbench.stats.series import Floats
+
+
+FIVE = 5
+
+
+@dataclass(frozen=True)
+class SlowCall:
+    """An LLM call of an agent with the parts of its duration."""
+
+    rollout: str  # rollout, such as `banking[banking-001]`
+    attempt: int  # number of the attempt, counted from 1
+    number: int  # number of the call in its attempt, counted from 1
+    of: int  # number of calls in its attempt
+    total_ms: float  # milliseconds from the agent's call (or from the receipt at the tap if that is unknown) to the end
+    queue_ms: float | None  # milliseconds until it was sent, including delays by a rate limit; null if it was not sent
+    first_token_ms: float | None  # TTFT in milliseconds; null if there was no token, or if the call failed
+    decoding_ms: float | None  # milliseconds from the first token to the end; null if `first_token_ms` is null
+    prompt_tokens: int | None  # prompt tokens; null if the server does not report them
+    cached_tokens: int | None  # prompt tokens from the prefix cache; null if the server does not report them
+    output_tokens: int  # output tokens
+    error_kind: str | None  # [kind of failure](metrics.md#failed-calls); null if the call succeeded
+
+
+def slowest(part: Slice, most: int = FIVE) -> list[tuple[int, SlowCall]]:
+    """Returns (index in `part.calls`, call) of the slowest calls of a slice, the slowest first. Equally slow calls keep their order."""
+    whole = part.calls["whole_ms"]
+    places = [int(place) for place in (-whole).argsort(kind="stable")[:most] if whole[place] > 0]
+    from pytest_agentbench.metrics.columns import python_value
+
+    columns = {name: part.calls[name] for name in _COLUMNS}
+    return [(place, _slow_call({name: python_value(values[place]) for name, values in columns.items()})) for place in places]
+
+
+_COLUMNS = (
+    *("suite", "scenario", "variant", "trial", "attempt", "number", "of", "whole_ms", "until_sent_ms", "ttft_ms", "e2e_ms"),
+    *("prompt_tokens", "cached_tokens", "output_tokens", "error_kind"),
+)
+
+
+def _slow_call(row: Json) -> SlowCall:
+    first, whole = row["ttft_ms"], row["e2e_ms"]
+    prompt, cached = (None if row[name] is None else int(row[name]) for name in ("prompt_tokens", "cached_tokens"))
+    return SlowCall(
+        rollout=str(RolloutKey(row["suite"], row["scenario"], row["variant"], row["trial"])),
+        attempt=row["attempt"],
+        number=row["number"],
+        of=row["of"],
+        total_ms=row["whole_ms"],
+        queue_ms=row["until_sent_ms"],
+        first_token_ms=first,
+        decoding_ms=None if first is None or whole is None else whole - first,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        output_tokens=row["output_tokens"],
+        error_kind=row["error_kind"],
+    )
 
 
 Offsets = tuple[float, float | None]  # start and end of a window, seconds after the first call; None for no end
@@ -128,17 +179,6 @@ def goodput(part: Slice) -> GoodputSummary | None:
         attainment=ratio(good, good + bad),
         goodput_per_s=goodput_per_s(part),
     )
-
-
-@dataclass(frozen=True)
-class CpuShares:
-    """The CPU use of tap (the recording HTTP proxy) and pool (the process that runs rollouts), as shares of one core.
-
-    Each is that of the busiest second with calls in flight. None if it was not measured.
-    """
-
-    tap: float | None = None  # share of the busiest tap
-    pool: float | None = None  # share of the pool
 
 
 @dataclass(frozen=True)
@@ -268,106 +308,6 @@ def _paces(part: Slice) -> Floats:
     known = rollouts["is_evaluable"] & (own_ms != 0)
     paces: Floats = rollouts["calls"][known] * 60_000 / own_ms[known]
     return paces
-
-
-def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[CpuSample]], session: int) -> CpuShares:
-    """Returns the CPU use of tap and pool in their busiest second with calls in flight.
-
-    `cpu` maps the processes of one machine to samples. On a node, a process called runner makes the attempts, as the pool does elsewhere.
-    """
-    busy = timeline.at_least(part.call_spans.get(session, ()), 1)
-    shares = {name: share for name, samples in cpu.items() if (share := busiest(samples, busy)) is not None}
-    taps = (share for name, share in shares.items() if name.startswith("tap"))
-    pools = (share for name, share in shares.items() if name.startswith(("pool", "runner")))
-    return CpuShares(max(taps, default=None), max(pools, default=None))
-
-
-def greatest_shares(shares: Iterable[CpuShares]) -> CpuShares:
-    """Returns the CPU use of the busiest tap and of the busiest pool of several machines."""
-    every = [*shares]
-    taps, pools = ([share for share in own if share is not None] for own in ([each.tap for each in every], [each.pool for each in every]))
-    return CpuShares(max(taps, default=None), max(pools, default=None))
-
-
-class Machine(NamedTuple):
-    """The machine of a node worker."""
-
-    name: str  # empty for the machine of the session
-    cores: int
-    niceness: int = 0  # nice value of the node worker; above 0, other processes of the machine take precedence
-
-
-Machines: TypeAlias = Mapping[tuple[int, str], Machine]  # session and name of a node worker -> its machine
-NO_MACHINES: Machines = MappingProxyType({})
-
-
-def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None, machines: Machines = NO_MACHINES) -> Stopwatch:
-    """Returns whether the timings of a slice can be trusted.
-
-    Args:
-        part: The slice.
-        cpu: CPU use of the busiest tap and pool.
-        cores: Number of CPU cores of the session's machine.
-        machines: Session and name of each node worker -> its machine.
-    """
-    from pytest_agentbench.metrics.frame import milliseconds
-
-    calls = part.successful_calls
-    events, late = int(calls["timed_events"].sum()), int(calls["late_events"].sum())
-    streams = int((calls["timed_events"] > 0).sum())
-    agents_cpu, cores = _agents_cpu(part, cores, machines)
-    reading = StopwatchEvidence(
-        clean_share=int(calls["clean_events"].sum()) / events if events else None,
-        late_share=late / events if events else 0.0,
-        late_first_share=int(calls["is_first_late"].sum()) / streams if streams else 0.0,
-        late_calls_share=int((calls["late_events"] > 0).sum()) / streams if streams else 0.0,
-        late_effects=stopwatch.percentile_effects(part),
-        late_judgements=stopwatch.judgement_effects(part),
-        read_lag_ms=tail(milliseconds(part.frame.lags.of(calls.mask))),
-        client_queue_ms=tail(calls["client_queue_ms"]),
-        client_queue_share=_queue_share(calls),
-        tap_cpu=cpu.tap,
-        pool_cpu=cpu.pool,
-        agents_cpu=agents_cpu,
-        cores=cores,
-        nice=tuple(
-            sorted({f"{worker} on {each.name}" if each.name else worker for (_, worker), each in machines.items() if each.niceness > 0})
-        ),
-        stamps=tuple(dict.fromkeys(part.calls["stamp"].tolist())),
-    )
-    return judge(reading)
-
-
-def _queue_share(calls: Rows) -> float | None:
-    """Returns which share of their time successful calls spent in the client queue: already made by the agent, but not sent yet.
-
-    Calls whose agent did not report when it made them are left out.
-    """
-    queued, served = calls["client_queue_ms"], calls["e2e_ms"]
-    known = ~unknown(queued)
-    total = float(queued[known].sum() + served[known & ~unknown(served)].sum())
-    return ratio(float(queued[known].sum()), total)
-
-
-def _agents_cpu(part: Slice, cores: int | None, machines: Machines) -> tuple[float | None, int | None]:
-    """Returns the mean number of cores that the agents' programs used while any of them ran, and the number of cores of their machine.
-
-    The machine is the one whose cores they used most. The first value is None without programs.
-    """
-    programs, rollouts = part.programs, part.frame.rollouts
-    workers = zip(rollouts["session"][programs["rollout"]].tolist(), rollouts["node"][programs["rollout"]].tolist(), strict=True)
-    found = (machines.get((session, node or "")) for session, node in workers)
-    places = [(each.name, each.cores) if each else ("", cores or 0) for each in found]
-    used = [(_mean_cores(part, [place == each for place in places]), each[1] or None) for each in dict.fromkeys(places)]
-    known = [(mean, of) for mean, of in used if mean is not None]
-    return max(known, key=lambda each: each[0] / (each[1] or math.inf), default=(None, cores))
-
-
-def _mean_cores(part: Slice, chosen: Sequence[bool]) -> float | None:
-    """Returns the mean number of cores that some programs used while any of them ran. None if they took no time."""
-    started, ended, cpu_s = (list(compress(part.programs[name].tolist(), chosen)) for name in ("started_ns", "ended_ns", "cpu_s"))
-    ran_ns = timeline.total_ns(timeline.at_least([*zip(started, ended, strict=True)], 1))
-    return math.fsum(cpu_s) * 1e9 / ran_ns if ran_ns else None
 
 
 def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:

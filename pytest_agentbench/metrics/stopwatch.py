@@ -6,15 +6,21 @@ and objectives would change if these events were evenly spread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import compress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from pytest_agentbench.metrics import timeline
 from pytest_agentbench.metrics.registry import title_of
+from pytest_agentbench.metrics.slice_metrics import ratio
 from pytest_agentbench.metrics.terms import Objective, misses
 from pytest_agentbench.metrics.timeline import Span, overlap_ns
 from pytest_agentbench.metrics.timings import TIMESTAMP_METRICS
-from pytest_agentbench.stats.quantiles import HIGH, percentile
+from pytest_agentbench.stats.quantiles import HIGH, percentile, tail
+from pytest_agentbench.stats.series import unknown
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Rows, Slice
@@ -246,3 +252,114 @@ def busiest(samples: Sequence[CpuSample], calls: Sequence[Span]) -> float | None
     """
     long = [sample for sample in samples if sample[1] - sample[0] >= SAMPLE_NS / 2]
     return max((share for start, end, share in long if 2 * overlap_ns((start, end), calls) >= end - start), default=None)
+
+
+@dataclass(frozen=True)
+class CpuShares:
+    """The CPU use of tap (the recording HTTP proxy) and pool (the process that runs rollouts), as shares of one core.
+
+    Each is that of the busiest second with calls in flight. None if it was not measured.
+    """
+
+    tap: float | None = None  # share of the busiest tap
+    pool: float | None = None  # share of the pool
+
+
+def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[CpuSample]], session: int) -> CpuShares:
+    """Returns the CPU use of tap and pool in their busiest second with calls in flight.
+
+    `cpu` maps the processes of one machine to samples. On a node, a process called runner makes the attempts, as the pool does elsewhere.
+    """
+    busy = timeline.at_least(part.call_spans.get(session, ()), 1)
+    shares = {name: share for name, samples in cpu.items() if (share := busiest(samples, busy)) is not None}
+    taps = (share for name, share in shares.items() if name.startswith("tap"))
+    pools = (share for name, share in shares.items() if name.startswith(("pool", "runner")))
+    return CpuShares(max(taps, default=None), max(pools, default=None))
+
+
+def greatest_shares(shares: Iterable[CpuShares]) -> CpuShares:
+    """Returns the CPU use of the busiest tap and of the busiest pool of several machines."""
+    every = [*shares]
+    taps, pools = ([share for share in own if share is not None] for own in ([each.tap for each in every], [each.pool for each in every]))
+    return CpuShares(max(taps, default=None), max(pools, default=None))
+
+
+class Machine(NamedTuple):
+    """The machine of a node worker."""
+
+    name: str  # empty for the machine of the session
+    cores: int
+    niceness: int = 0  # nice value of the node worker; above 0, other processes of the machine take precedence
+
+
+Machines: TypeAlias = Mapping[tuple[int, str], Machine]  # session and name of a node worker -> its machine
+NO_MACHINES: Machines = MappingProxyType({})
+
+
+def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None, machines: Machines = NO_MACHINES) -> Stopwatch:
+    """Returns whether the timings of a slice can be trusted.
+
+    Args:
+        part: The slice.
+        cpu: CPU use of the busiest tap and pool.
+        cores: Number of CPU cores of the session's machine.
+        machines: Session and name of each node worker -> its machine.
+    """
+    from pytest_agentbench.metrics.frame import milliseconds
+
+    calls = part.successful_calls
+    events, late = int(calls["timed_events"].sum()), int(calls["late_events"].sum())
+    streams = int((calls["timed_events"] > 0).sum())
+    agents_cpu, cores = _agents_cpu(part, cores, machines)
+    reading = StopwatchEvidence(
+        clean_share=int(calls["clean_events"].sum()) / events if events else None,
+        late_share=late / events if events else 0.0,
+        late_first_share=int(calls["is_first_late"].sum()) / streams if streams else 0.0,
+        late_calls_share=int((calls["late_events"] > 0).sum()) / streams if streams else 0.0,
+        late_effects=percentile_effects(part),
+        late_judgements=judgement_effects(part),
+        read_lag_ms=tail(milliseconds(part.frame.lags.of(calls.mask))),
+        client_queue_ms=tail(calls["client_queue_ms"]),
+        client_queue_share=_queue_share(calls),
+        tap_cpu=cpu.tap,
+        pool_cpu=cpu.pool,
+        agents_cpu=agents_cpu,
+        cores=cores,
+        nice=tuple(
+            sorted({f"{worker} on {each.name}" if each.name else worker for (_, worker), each in machines.items() if each.niceness > 0})
+        ),
+        stamps=tuple(dict.fromkeys(part.calls["stamp"].tolist())),
+    )
+    return judge(reading)
+
+
+def _queue_share(calls: Rows) -> float | None:
+    """Returns which share of their time successful calls spent in the client queue: already made by the agent, but not sent yet.
+
+    Calls whose agent did not report when it made them are left out.
+    """
+    queued, served = calls["client_queue_ms"], calls["e2e_ms"]
+    known = ~unknown(queued)
+    total = float(queued[known].sum() + served[known & ~unknown(served)].sum())
+    return ratio(float(queued[known].sum()), total)
+
+
+def _agents_cpu(part: Slice, cores: int | None, machines: Machines) -> tuple[float | None, int | None]:
+    """Returns the mean number of cores that the agents' programs used while any of them ran, and the number of cores of their machine.
+
+    The machine is the one whose cores they used most. The first value is None without programs.
+    """
+    programs, rollouts = part.programs, part.frame.rollouts
+    workers = zip(rollouts["session"][programs["rollout"]].tolist(), rollouts["node"][programs["rollout"]].tolist(), strict=True)
+    found = (machines.get((session, node or "")) for session, node in workers)
+    places = [(each.name, each.cores) if each else ("", cores or 0) for each in found]
+    used = [(_mean_cores(part, [place == each for place in places]), each[1] or None) for each in dict.fromkeys(places)]
+    known = [(mean, of) for mean, of in used if mean is not None]
+    return max(known, key=lambda each: each[0] / (each[1] or math.inf), default=(None, cores))
+
+
+def _mean_cores(part: Slice, chosen: Sequence[bool]) -> float | None:
+    """Returns the mean number of cores that some programs used while any of them ran. None if they took no time."""
+    started, ended, cpu_s = (list(compress(part.programs[name].tolist(), chosen)) for name in ("started_ns", "ended_ns", "cpu_s"))
+    ran_ns = timeline.total_ns(timeline.at_least([*zip(started, ended, strict=True)], 1))
+    return math.fsum(cpu_s) * 1e9 / ran_ns if ran_ns else None

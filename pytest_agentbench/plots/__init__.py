@@ -51,7 +51,7 @@ def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: st
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("pictures need matplotlib; install it with `pip install 'pytest-agentbench[plots]'`")
-    from pytest_agentbench.plots import histograms, runs, scatter
+    from pytest_agentbench.plots import comparisons, rollout_pictures
     from pytest_agentbench.plots.canvas import save, style
     from pytest_agentbench.plots.points import MOST_COLOURS, points_of, settings_of, ttfts_of_arms, write_data
 
@@ -62,7 +62,11 @@ def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: st
     write_data(points, directory)
     ttfts = [ttfts_of_arms(chosen.tables, origin.run) if run.ab else {} for origin, run in zip(chosen.origins, measured, strict=True)]
     with style():
-        pictures = {**scatter.pictures(points), **histograms.pictures(points), **runs.pictures(measured, ttfts)}
+        pictures = {
+            **rollout_pictures.scatter_pictures(points),
+            **rollout_pictures.histogram_pictures(points),
+            **comparisons.pictures(measured, ttfts),
+        }
         for name, figure in pictures.items():
             save(figure, directory / f"{name}.{format}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_agentbench.metrics import slow_calls
+from pytest_agentbench.metrics import performance
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.profile.prefixes import PromptReuse, PromptTrees
 from pytest_agentbench.profile.slow_phases import Concurrency, Explanation, concurrency, explained
@@ -46,5 +46,5 @@ def read_profile(directory: Path) -> Profile:
     own = part.calls.table.where(part.calls.mask)
     timed = own.where(own["ended_s"] > 0)  # False for NaN
     return Profile(
-        len(own), len(timed), explained(own, slow_calls.slowest(part, SLOWEST)), tree.branches(), concurrency(timed), prompts.reuse()
+        len(own), len(timed), explained(own, performance.slowest(part, SLOWEST)), tree.branches(), concurrency(timed), prompts.reuse()
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from pytest_agentbench.metrics.columns import FrameTable
-from pytest_agentbench.metrics.slow_calls import SlowCall
+from pytest_agentbench.metrics.performance import SlowCall
 from pytest_agentbench.records import ERROR_KINDS
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.lib.messages import raise_limit
 from pytest_agentbench.lib.web_process import run_service, serve
+from pytest_agentbench.lib.wire import raise_limit
 from pytest_agentbench.recordings.recording import Recording
 from pytest_agentbench.recordings.server import Player
 

@@ -1,18 +1,27 @@
-"""The recorded calls of a run: read from its directory, or from the single file that `agentbench cassette trim` writes."""
+"""The recorded calls of a run: read from its directory, or from the single file that `agentbench cassette trim` writes.
+
+The file is for example for a project's repository. It lacks what is not needed to answer requests: it has no timestamps of events, no
+scores and no transcripts. It has lines with checksums, as messages.jsonl. The first line describes the recording. The calls follow, and
+then the messages and other parts of their requests and replies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.checked_lines import opened
+from pytest_agentbench.lib.file_system import write_whole
+from pytest_agentbench.lib.json_text import opened, sealed
+from pytest_agentbench.lib.kept_values import parsed
 from pytest_agentbench.records import Json, KeptCall, LLMCall, RolloutKey
 from pytest_agentbench.runs.conversations import Conversations, NotKept
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.message_file import MessageFile, with_changed_ids
 
 CALL_RECORD = "call"  # only key of the record of a call in a trimmed file
 _CALL = b'{"%b":' % CALL_RECORD.encode()  # beginning of such a record
@@ -87,3 +96,33 @@ def _calls_of_file(file: Path) -> Iterator[RecordedCall]:
                 raise ConfigError(f"{file} is damaged: {error}; write it again with `agentbench cassette trim`") from error
             if call is not None:
                 yield call
+
+
+def trim(recording: Recording, facts: Json, file: Path, redact: Callable[[str], str]) -> None:
+    """Writes a recording to a file atomically. `redact` removes secrets. `facts` describes the recorded backend, for example its model."""
+    with tempfile.TemporaryDirectory() as draft:
+        with MessageFile(Path(draft), redact) as values:
+            changed = values.add(_needed_lines(recording))
+        calls = (json_text.dumps_any({CALL_RECORD: codec.plain(call)}) for call in recording.calls)
+        records = [
+            redact(json_text.dumps_any({"recording": facts}).decode()).encode(),
+            *(with_changed_ids(each, changed) for each in calls),
+        ]
+        head = b"".join(sealed(record) + b"\n" for record in records)
+        write_whole(file, (head + values.path.read_bytes()).decode())
+
+
+def _needed_lines(recording: Recording) -> Iterator[bytes]:
+    """Yields the lines of messages.jsonl that the calls need, for requests and replies. A line comes after the lines that it refers to."""
+    needed: set[str] = set()
+    for call in recording.calls:
+        recording.conversations.add_ids(call, needed)
+    with recording.conversations.path.open("rb") as lines:
+        for line in lines:
+            try:
+                record = opened(line.removesuffix(b"\n"))
+                id = parsed(record).id
+            except ValueError:  # A damaged line, or a line of a trimmed file that is not a value.
+                continue
+            if id in needed:
+                yield record

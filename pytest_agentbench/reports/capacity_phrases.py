@@ -11,7 +11,7 @@ from pytest_agentbench.reports.phrases import number, percent
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.simulation.figures import change as simulated_change
 from pytest_agentbench.simulation.figures import percentage, spread
-from pytest_agentbench.simulation.question import MOCKER
+from pytest_agentbench.simulation.replay import MOCKER
 from pytest_agentbench.simulation.what_if import StepLine, WorkerSpeed
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pytest_agentbench.reports import markdown
 from pytest_agentbench.reports.ci import cut, whole_report
-from pytest_agentbench.reports.ci_pages import pages_of
 from pytest_agentbench.reports.document import Document, Level
 from pytest_agentbench.reports.sections import document, pull_request
+from pytest_agentbench.reports.sections.pull_request import pages_of
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import Run
 

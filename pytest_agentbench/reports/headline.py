@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, EXITS, FAILED, NO_GATE, deciding
-from pytest_agentbench.records.judgement import scenario_thresholds
+from pytest_agentbench.records.rollout import scenario_thresholds
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.phrases import NAMED, count, percent
 from pytest_agentbench.runs.results import Mean, RuleResult, SuiteResult

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.chart import svg
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
@@ -30,7 +29,7 @@ from pytest_agentbench.reports.document import (
     plain,
     spans,
 )
-from pytest_agentbench.reports.tooltips import with_tooltips
+from pytest_agentbench.reports.html_elements import svg, with_tooltips
 
 LINKED = ("scenario", "run", "commit")  # kinds of names that can have an address
 

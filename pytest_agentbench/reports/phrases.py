@@ -349,10 +349,11 @@ def boot(value: BackendUse) -> str:
     if value.reused:
         return f"kept from an earlier session, so its caches are warm{leftovers}"
     waited = f" after waiting {facts.waited_for_gpus_s:.0f} s for GPUs" if facts.waited_for_gpus_s >= 1 else ""
+    waited += f" after waiting {facts.queue_s:.0f} s for machines" if facts.queue_s >= 1 else ""
     warm = facts.warm_up
     warmed = f"; {warm.requests} warm-up requests in {warm.seconds:.1f} s, not counted" if warm.requests else "; no warm-up"
     other = f"; {value.passed_over}" if value.passed_over else ""
-    booted = f"booted in {facts.boot_s - facts.waited_for_gpus_s:.1f} s{waited}"
+    booted = f"booted in {facts.boot_s - facts.waited_for_gpus_s - facts.queue_s:.1f} s{waited}"
     return f"{booted}, readiness checks {facts.proof_s:.1f} s{warmed}{other}{leftovers}"
 
 

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.performance import GoodputSummary, PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts, WindowSummary
-from pytest_agentbench.metrics.slow_calls import SlowCall
+from pytest_agentbench.metrics.performance import (
+    GoodputSummary,
+    PartOfTime,
+    PerformanceSummary,
+    SlowCall,
+    SteadyCalls,
+    SteadyRollouts,
+    WindowSummary,
+)
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch, unusable_reason
 from pytest_agentbench.metrics.timeline import InFlight, part_names
 from pytest_agentbench.records import ERROR_KINDS

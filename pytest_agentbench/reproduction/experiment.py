@@ -12,8 +12,7 @@ from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.exports.toolorchestra_run import write_run
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.json_file import read_json_file
-from pytest_agentbench.lib.json_text import json_object
+from pytest_agentbench.lib.json_text import json_object, read_json_file
 from pytest_agentbench.metrics.performance import Offsets
 from pytest_agentbench.records import Json
 

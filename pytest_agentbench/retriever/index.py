@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import json_in, read_json_file, read_text
+from pytest_agentbench.lib.json_text import json_in, read_json_file, read_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.config import EmbeddingsSpec, expand_variables
 

@@ -23,7 +23,7 @@ from pydantic import Field, StringConstraints
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.config import Spec, validate
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.lib.messages import LOG
+from pytest_agentbench.lib.wire import LOG
 from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.config import RetrieverConfig, TavilySpec
 from pytest_agentbench.retriever.index import Embedder, Index, text_of

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, replace
 
-from pytest_agentbench.lib.capture import Log
+from pytest_agentbench.lib.standard_streams import Log
 from pytest_agentbench.records import Rollout, RolloutKey
 
 AGENT = "the agent"

@@ -15,7 +15,7 @@ from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, code_place, is_black_box, needs_task
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Scale
-from pytest_agentbench.sandbox.harbor_factory import check_sandbox
+from pytest_agentbench.sandbox.harbor_sandbox import check_sandbox
 from pytest_agentbench.suites.suite import PoolSuite, Suite, quarantine_faults
 from pytest_agentbench.tools import factory as tool_factory
 from pytest_agentbench.tools.factory import answers_from, check_answers

@@ -48,7 +48,7 @@ from typing import Generic, TypeVar
 
 from pytest_agentbench.backends.per_node import NodeBackend
 from pytest_agentbench.lib.foreign import Sizes
-from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, PrepareBlock, RolloutTally, RunAlone
 from pytest_agentbench.runs.nodes import NodeNote

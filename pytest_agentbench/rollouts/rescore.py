@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.lib.foreign import Sizes
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import EVALUABLE, Rollout, Scale, scale_in, suite_of
 from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge

@@ -18,9 +18,9 @@ from pytest_agentbench.agents.factory import UPGRADE, all_options, code_place, i
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lib.bounded import GRACE, run_bounded
-from pytest_agentbench.lib.capture import capture, print_exception
 from pytest_agentbench.lib.error_texts import with_place
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
+from pytest_agentbench.lib.standard_streams import capture, print_exception
 from pytest_agentbench.llm.access import ModelAddresses, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import final_status

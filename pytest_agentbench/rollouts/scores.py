@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import InfraError, RolloutError
 from pytest_agentbench.lib.bounded import run_bounded
-from pytest_agentbench.lib.capture import print_exception
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.error_texts import place_of, with_place
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut
+from pytest_agentbench.lib.standard_streams import print_exception
 from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score

@@ -17,9 +17,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.records import Endpoint, Json, RolloutKey, Scale
-from pytest_agentbench.suites.suite_info import SuiteInfo
+
+
+@dataclass(frozen=True)
+class SuiteInfo:
+    """Facts about a suite, which its tests get as the fixture `suite`."""
+
+    name: str
+    description: str
+    ids: tuple[str, ...]  # ids of all scenarios of the data set
+    variants: tuple[str, ...]  # names of the variants that run
+    trials: int
+    thresholds: Mapping[str, float]  # score -> threshold in force
+    scorers: tuple[str, ...]  # names of the scores; the first one is the main score
+    label_source: str  # source of the labels: `hand`, `heuristic-v1`, ...
+    quarantined: Mapping[str, str]  # scenario -> sentence with owner, reason and last day
+
 
 PoolAnswer_co = TypeVar("PoolAnswer_co", covariant=True)
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, assert_never
 
-from pytest_agentbench.lib import codec, json_text, messages
-from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.lib import codec, json_text, wire
+from pytest_agentbench.lib.json_text import opened, sealed
 from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey, split_calls
 
 FILE = "attempts.jsonl"
@@ -150,7 +150,7 @@ class PrepareBlock:
 #: Entries that the pool sends as messages. The controller writes them and does not answer.
 PoolEntry = RolloutRead | AttemptBegun | AttemptFailed | AddressOpened | AddressClosed | LabelReleased | PrepareBlock
 AttemptEntry = PoolEntry | RolloutsPlanned | RoundAdded | RunAlone | EndRollout | PoolDied
-ENTRIES: messages.Messages[AttemptEntry] = messages.Messages(AttemptEntry)
+ENTRIES: wire.Messages[AttemptEntry] = wire.Messages(AttemptEntry)
 
 #: Names of the entries that matter in later sessions. All others concern the processes and tests of their own session.
 LASTING = (AttemptBegun.__name__, AttemptFailed.__name__)
@@ -321,7 +321,7 @@ class AttemptLog:
 
     def append(self, entry: AttemptEntry) -> None:
         """Writes an entry and applies it to the state."""
-        line = json_text.dumps_any({"session": self._session, "entry": messages.header(entry)})
+        line = json_text.dumps_any({"session": self._session, "entry": wire.header(entry)})
         line = sealed(self._redact(line.decode()).encode()) + b"\n"
         with self._lock:
             self.state.apply(entry)

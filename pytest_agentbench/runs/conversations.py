@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text
-from pytest_agentbench.lib.checked_lines import opened
+from pytest_agentbench.lib.json_text import opened
 from pytest_agentbench.lib.kept_values import FILE, LARGEST_VALUE, NODE, OMITTED, STYLES, NodeLine, ValueLine, parsed
 from pytest_agentbench.records import Json, KeptCall, LLMCall, Rollout
 from pytest_agentbench.runs.message_file import LARGEST_FILE, MessageIndex

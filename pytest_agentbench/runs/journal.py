@@ -28,10 +28,9 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.checked_lines import BEGIN, REST, opened, sealed
 from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.lib.foreign import KIB, Sizes, cut, size_of, too_large
-from pytest_agentbench.lib.json_text import whole_characters
+from pytest_agentbench.lib.json_text import BEGIN, REST, opened, sealed, whole_characters
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.runs.conversations import Transcripts
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pytest_agentbench.records import Rollout, Scale, scale_in
-from pytest_agentbench.records.judgement import missed_scores, scenario_thresholds
+from pytest_agentbench.records.rollout import missed_scores, scenario_thresholds
 from pytest_agentbench.runs.run_file import Failure, OutcomeCounts, Run
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.lib.json_text import opened, sealed
 from pytest_agentbench.lib.kept_values import (
     FILE,
     FORM,

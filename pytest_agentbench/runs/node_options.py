@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.tls import cert_and_key
+from pytest_agentbench.lib.connection_security import cert_and_key
 
 
 def address(text: str) -> tuple[str, int | None]:

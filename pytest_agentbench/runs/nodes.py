@@ -15,8 +15,8 @@ from math import fsum
 from pathlib import Path
 
 from pytest_agentbench.launchers import LOCAL
-from pytest_agentbench.lib import codec, json_text, messages
-from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.lib import codec, json_text, wire
+from pytest_agentbench.lib.json_text import opened, sealed
 from pytest_agentbench.metrics.stopwatch import CpuSample
 
 FILE = "nodes.jsonl"
@@ -88,7 +88,7 @@ class LaunchRecord:
 
 NodeNote = NodeRecord | NodeCpu  # written for the pool
 NodeEntry = NodeNote | LaunchRecord
-ENTRIES: messages.Messages[NodeEntry] = messages.Messages(NodeEntry)
+ENTRIES: wire.Messages[NodeEntry] = wire.Messages(NodeEntry)
 
 
 def local_time() -> str:
@@ -120,7 +120,7 @@ class NodeLog:
 
     def append(self, entry: NodeEntry) -> None:
         """Writes the newest state of a node worker, or samples of its CPU use."""
-        text = json_text.dumps_any({"entry": messages.header(entry)}).decode()
+        text = json_text.dumps_any({"entry": wire.header(entry)}).decode()
         line = sealed(self._redact(text).encode()) + b"\n"
         with self._lock:
             if isinstance(entry, NodeRecord):

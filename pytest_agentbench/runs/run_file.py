@@ -13,7 +13,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import OPEN, Json, arm_of
@@ -99,7 +99,8 @@ class Boot:
     services_s: float  # seconds of `boot_s` until all services were running
     proof_s: float  # seconds of `boot_s` for the readiness checks
     warm_up: WarmUp  # warm-up requests
-    # results of the readiness checks, GPUs of each service, versions, images and weights
+    queue_s: float = 0.0  # seconds of `boot_s` during which a service waited for machines of a cluster; 0 if none needed one
+    # results of the readiness checks, GPUs of each service, jobs and hosts of services on other machines, versions, images and weights
     more: Json = field(default_factory=dict, metadata=OPEN)
 
 

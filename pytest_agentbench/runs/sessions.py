@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pytest_agentbench.agents.factory import brings_code, make_agent, prompts_of
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.json_file import bounded_json
+from pytest_agentbench.lib.json_text import bounded_json
 from pytest_agentbench.records import Attempt, Json, RolloutKey
 from pytest_agentbench.runs.directory import LATEST, runs_called
 from pytest_agentbench.runs.journal import FILE, EarlierWork, Entry, Journal, earlier_work, record_line, rollout_of

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.scorers.answers import expected_answers
 from pytest_agentbench.scorers.declaration import scorer
+from pytest_agentbench.scorers.expected import expected_answers
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario

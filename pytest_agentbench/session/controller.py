@@ -9,7 +9,6 @@ import functools
 import gc
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -27,7 +26,7 @@ from pytest_agentbench.lib.kept_values import ALL, CALLS
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import summarize_damage
-from pytest_agentbench.session.discovery import replaced_thresholds, worker_suite
+from pytest_agentbench.session.discovery import replaced_thresholds, unknown_marks, worker_suite
 from pytest_agentbench.session.pytest_reports import (
     BELOW,
     QUARANTINED,
@@ -54,9 +53,9 @@ from pytest_agentbench.suites.arms import concurrencies
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
+    from pytest_agentbench.session.findings import SessionFindings
     from pytest_agentbench.session.finish import Finish
     from pytest_agentbench.session.open_session import OpenSession
-    from pytest_agentbench.session.summary import SessionFindings
 
 
 def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out: Sequence[str]) -> Iterator[str]:
@@ -121,13 +120,6 @@ def nothing_selected_lines(setup: Setup, directory: Path) -> Iterator[str]:
     known = ", ".join(sorted(name for name, _ in setup.discovered.markers))
     for word in unknown_marks(setup.config.getoption("markexpr", ""), setup.config.getini("markers")):
         yield f"agentbench: -m: {word!r} is neither a suite of this session nor a registered marker; suites: {known}"
-
-
-def unknown_marks(expression: str, registered: Sequence[str]) -> list[str]:
-    """Returns the words of a -m expression that are not names of markers. `registered` has pytest's marker lines, `shop: tests of ...`."""
-    names = {"and", "or", "not", *(line.partition(":")[0].partition("(")[0].strip() for line in registered)}
-    bare = re.sub(r"\([^()]*=[^()]*\)", "", expression)  # without the markers' arguments
-    return [word for word in dict.fromkeys(re.findall(r"[^\s()]+", bare)) if word not in names]
 
 
 #: Options with which pytest only inspects tests, so that nothing boots.
@@ -291,8 +283,8 @@ class Controller:
         """Ends the services and reads the journal. With xdist a thread does this while the workers end, because both take a while."""
         if self.opened is None:
             return (yield)
+        from pytest_agentbench.session.findings import gather, test_outcomes
         from pytest_agentbench.session.finish import Finish
-        from pytest_agentbench.session.summary import gather, test_outcomes
 
         self.finish = Finish(self.opened, self.outcomes, session)
         gathered: Callable[[], SessionFindings] = functools.partial(gather, self.opened, test_outcomes(self.opened, self.outcomes))

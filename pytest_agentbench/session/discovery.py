@@ -1,4 +1,4 @@
-"""Finds and loads the suites that belong to the paths on the command line, and selects scenarios for --agentbench-limit."""
+"""Finds and loads the suites for the paths on the command line, and selects tests and scenarios, for -m and --agentbench-limit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.worker_protocol import UnavailableSuite, WorkerSuite
+from pytest_agentbench.rollouts.worker_protocol import SuiteInfo, UnavailableSuite, WorkerSuite
 from pytest_agentbench.suites.suite import SUITE_FILE
-from pytest_agentbench.suites.suite_info import SuiteInfo
 
 if TYPE_CHECKING:
     from pytest_agentbench.rollouts.compile import CompiledSuite, CompileOptions
@@ -224,3 +223,10 @@ def first_scenarios(keys: Iterable[RolloutKey], ids: Mapping[str, Sequence[str]]
         for (suite, group), scenarios in selected.items()
         for scenario in sorted(scenarios, key=lambda scenario: places[suite].get(scenario, -1))[:limit]
     }
+
+
+def unknown_marks(expression: str, registered: Sequence[str]) -> list[str]:
+    """Returns the words of a -m expression that are not names of markers. `registered` has pytest's marker lines, `shop: tests of ...`."""
+    names = {"and", "or", "not", *(line.partition(":")[0].partition("(")[0].strip() for line in registered)}
+    bare = re.sub(r"\([^()]*=[^()]*\)", "", expression)  # without the markers' arguments
+    return [word for word in dict.fromkeys(re.findall(r"[^\s()]+", bare)) if word not in names]

@@ -31,16 +31,17 @@ from pytest_agentbench.gate.exit_status import (
 )
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.redact import scrub
-from pytest_agentbench.records.judgement import scenario_thresholds
+from pytest_agentbench.records.rollout import scenario_thresholds
 from pytest_agentbench.reports import PAGE, REPORTS, ci, junit, load_report, page
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.runs.directory import discard, point_latest
 from pytest_agentbench.runs.run_file import FILE, Run, redacted, write_run
+from pytest_agentbench.session.findings import SessionFindings
 from pytest_agentbench.session.open_session import OpenSession
 from pytest_agentbench.session.pytest_reports import Outcomes
 from pytest_agentbench.session.recorder import remember_durations
-from pytest_agentbench.session.summary import SessionFindings, conclude
+from pytest_agentbench.session.summary import conclude
 from pytest_agentbench.stats.decisions import FAIL
 
 # The report that is appended to a file of the whole CI job, so it is written only once.

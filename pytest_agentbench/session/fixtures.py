@@ -11,10 +11,9 @@ import pytest
 
 from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
-from pytest_agentbench.rollouts.worker_protocol import GetBackend, GetScenario, PoolAnswer_co, PoolQuestion, UnavailableSuite
-from pytest_agentbench.session.threshold_tests import NotedThresholds
-from pytest_agentbench.session.worker import Worker, refuse
-from pytest_agentbench.suites.suite_info import SuiteInfo
+from pytest_agentbench.rollouts.worker_protocol import GetBackend, GetScenario, PoolAnswer_co, PoolQuestion, SuiteInfo, UnavailableSuite
+from pytest_agentbench.session.rollout_tests import NotedThresholds, refuse
+from pytest_agentbench.session.worker import Worker
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM

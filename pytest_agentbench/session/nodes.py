@@ -15,12 +15,12 @@ import pytest
 
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.per_node import OnNodes
-from pytest_agentbench.errors import AgentbenchError, ConfigError
+from pytest_agentbench.errors import AgentbenchError, BackendError, ConfigError
 from pytest_agentbench.launchers import make_launcher
 from pytest_agentbench.launchers.launcher import Launcher, WorkerTerms
+from pytest_agentbench.lib.connection_security import fingerprint_of, server_context
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.lib.tls import fingerprint_of, server_context
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes.endpoints import is_local_address, loopback_problem
 from pytest_agentbench.rollouts.nodes.suite_files import check
@@ -132,6 +132,7 @@ class Launch:
         self._terms, self._log, self._record = terms, log, record
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._tell: Callable[[str], None] = lambda _: None
 
     def start(self, tell: Callable[[str], None], queued: Callable[[NodesQueued], object], fail: Callable[[str], None]) -> None:
         """Starts the node workers in the background.
@@ -141,14 +142,18 @@ class Launch:
             queued: Tells the pool whether node workers wait for machines.
             fail: Ends the session with a reason, because no node workers can be started.
         """
+        self._tell = tell
         self._thread = daemon(self._run, tell, queued, fail, name="launch")
 
     def stop(self) -> None:
-        """Ends the node workers."""
+        """Ends the node workers. Shows the user why, if that is not possible."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        self.launcher.stop()
+        try:
+            self.launcher.stop()
+        except BackendError as error:
+            self._tell(f"not all that --agentbench-nodes={self._record.launcher} has started can be ended: {error}")
 
     def _run(self, tell: Callable[[str], None], queued: Callable[[NodesQueued], object], fail: Callable[[str], None]) -> None:
         began = time.monotonic()

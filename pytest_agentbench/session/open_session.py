@@ -17,9 +17,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.error_texts import Losses
 from pytest_agentbench.lib.foreign import Sizes
-from pytest_agentbench.lib.messages import check_limit
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.user_code import search_path
+from pytest_agentbench.lib.wire import check_limit
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.protocol import BlockSettings, PoolSettings, Scheduling
 from pytest_agentbench.runs.attempts import AttemptLog
@@ -29,8 +29,7 @@ from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.nodes import NodeLog
 from pytest_agentbench.runs.run_file import Environment
 from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, resume_journal
-from pytest_agentbench.sandbox.factory import default_count
-from pytest_agentbench.sandbox.task_images import TaskImages
+from pytest_agentbench.sandbox.factory import TaskImages, default_count
 from pytest_agentbench.session.arm_switcher import ArmSwitcher
 from pytest_agentbench.session.nodes import SessionNodes
 from pytest_agentbench.session.processes import Services

@@ -32,7 +32,7 @@ from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
 from pytest_agentbench.runs.nodes import NodeCpu, NodeRecord
-from pytest_agentbench.sandbox.task_images import TaskImages
+from pytest_agentbench.sandbox.factory import TaskImages
 from pytest_agentbench.session.arm_switcher import ArmSwitcher
 from pytest_agentbench.session.nodes import SessionNodes
 from pytest_agentbench.session.recorder import RunRecorder
@@ -105,7 +105,7 @@ class Services:
         otherwise. `sample_interval` is the time between two samples of metrics in seconds; if it is None, the backend decides.
         """
         self.backend, self.directory, self.recorder = backend, directory, recorder
-        self.insists, self.arm_switcher, self.rounds, self.images = insists, arm_switcher, rounds, images
+        self.insists, self.arm_switcher, self.rounds, self.images, self.nodes = insists, arm_switcher, rounds, images, nodes
         self._redactor, self.notices, self._sample_interval = redactor, notices, sample_interval
         self.endpoint: Endpoint | None = None
         self.labels = RolloutTally()  # Rollouts announced to and released from the backend; known at the end
@@ -121,7 +121,6 @@ class Services:
         self._drained = threading.Event()
         self._switching = threading.Lock()
         self._finishing = False
-        self.nodes = nodes
         self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, log, self, nodes.terms if nodes else None)
         self._boot = daemon(self._start, name="boot")
 
@@ -153,13 +152,13 @@ class Services:
         """Stops running rollouts for good, and fails every waiting test with the reason. The first reason counts."""
         if self._finishing:
             return
-        self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved_note()}"
+        self.failure = self.failure or f"{self._redactor.plain(reason)}{self.recorder.saved_note}"
         self._parts.fail(self.failure, "missing" if self.missing else "infra_error")
 
     def on_pool_lost(self, reason: str) -> None:
         """Called by `SessionParts` when the pool is lost and no other one will be started. `reason` is empty at the end of the session."""
         if reason and not self._finishing:
-            self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved_note()}"
+            self.failure = self.failure or f"{self._redactor.plain(reason)}{self.recorder.saved_note}"
         self._connected.set()
         self._drained.set()
         if self.rounds is not None:
@@ -193,11 +192,6 @@ class Services:
         """
         return self.backend.unused(arm_of(key.variant))
 
-    def _saved_note(self) -> str:
-        """Returns a line about saved rollouts that is appended to a reason for failure."""
-        count = self.recorder.in_journal
-        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.recorder.path}" if count else ""
-
     def cancel(self, reason: str) -> None:
         """Ends all rollouts, and fails every waiting test with the reason."""
         self._parts.end()
@@ -223,7 +217,7 @@ class Services:
         if self.sampler is not None:
             self.sampler.stop()
         self.cpu.stop()
-        self.costs = self._costs()
+        self.costs = {name: cost for name, child in {**self._parts.children, **self.backend.processes}.items() if (cost := child.cost())}
         stopping = [daemon(child.stop, name="stop") for child in self._parts.stop()]
         self.backend.stop()
         if self.nodes is not None:
@@ -234,10 +228,6 @@ class Services:
         self._boot.join(SETTLE)
         self._parts.log.close()
         self.leftovers += end_marked(SESSION, self._parts.mark)
-
-    def _costs(self) -> Json:
-        children = {**self._parts.children, **self.backend.processes}
-        return {name: cost for name, child in children.items() if (cost := child.cost())}
 
     @_fails_waiting_tests
     def _start(self) -> None:
@@ -297,6 +287,8 @@ class Services:
             self.missing = isinstance(error, MissingError) and not self.insists
 
     def _start_sampler(self) -> None:
+        if self.sampler is not None:
+            self.sampler.stop()
         sources = self.backend.metrics()
         if (sources.targets or sources.gpus) and not self._finishing:
             self.sampler = Sampler(replace(sources, every_s=self._sample_interval or sources.every_s), self.directory / SAMPLES)
@@ -314,8 +306,6 @@ class Services:
                 self.fail(f"the backend {self.backend.name!r} is gone: {died}")
                 return
             self.endpoint = endpoint
-            if self.sampler is not None:
-                self.sampler.stop()
             self._start_sampler()
             self._parts.move(endpoint)
             tell(())
@@ -334,7 +324,6 @@ class Services:
             except Exception as error:  # A backend may come from a hook.
                 answer, swapped = protocol.NoTurn(f"arm {arm} cannot run: {cause(error)}"), False
             if swapped and self.sampler is not None:
-                self.sampler.stop()
                 self._start_sampler()
         plain = protocol.NoTurn(self._redactor.plain(answer.reason)) if isinstance(answer, protocol.NoTurn) else answer
         self._parts.answer_turn(pool, plain)

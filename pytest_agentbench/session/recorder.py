@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.records import EVALUABLE, RolloutKey
 from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.conversations import Transcripts
@@ -114,6 +114,12 @@ class RunRecorder:
     def kept(self) -> dict[RolloutKey, str]:
         """Status of each rollout of this run that does not run again, earlier sessions included."""
         return {**self.stored.kept, **self._ended}
+
+    @property
+    def saved_note(self) -> str:
+        """A line about saved rollouts that is appended to a reason for failure. Empty if none is saved."""
+        count = self.in_journal
+        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.path}" if count else ""
 
     def recorded(self, key: RolloutKey) -> bytes:
         """Returns the record of a rollout with its transcript. Raises KeyError if there is none, and ValueError if it is damaged."""

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import pytest
 
@@ -32,32 +32,30 @@ from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.session.discovery import first_scenarios
 from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost
 from pytest_agentbench.session.pytest_reports import APPLIED, BELOW, CAUSE, IN_QUARANTINE, JUDGED, OVER, QUARANTINED, UNMEASURED
-from pytest_agentbench.session.threshold_tests import is_left_to_gate
+from pytest_agentbench.session.rollout_tests import (
+    KEY,
+    ROLLOUT,
+    TROUBLE,
+    Unmeasured,
+    excuse,
+    has_key,
+    is_left_to_gate,
+    is_skipped,
+    reads_thresholds,
+    refuse,
+    rollout_key,
+    suite_keys,
+    wants_rollout,
+)
 from pytest_agentbench.suites.suite import is_task_directory
 
 if TYPE_CHECKING:
     from pytest_agentbench.session.open_session import OpenSession
 
-KEY = "_rollout_key"  # Name of the fixture that parametrizes a test with rollouts
 
 PytestReport = pytest.TestReport
 
 UNJUDGED = ("infra_error", "cancelled")  # Statuses of rollouts that a test cannot judge
-
-ROLLOUT = pytest.StashKey[Rollout]()
-TROUBLE = pytest.StashKey[tuple[str, str]]()  # Reason why there is nothing to judge, and status of the rollout
-
-
-class Unmeasured(pytest.fail.Exception):  # type: ignore[name-defined, misc]  # pytest declares it as a variable
-    """Ends a test as an ERROR because it has nothing to judge. Tests with the same reason have the same `cause`."""
-
-    def __init__(self, cause: str, outcome: str = "") -> None:
-        """`outcome` names the rollout and its status, or is empty."""
-        super().__init__(f"{outcome}: {cause}" if outcome else cause, pytrace=False)
-        self.cause, self.outcome = cause, outcome
-
-
-Unmeasured.__module__ = "builtins"  # As for pytest's own exceptions, so that summaries show the name without the module
 
 
 class InlineController(Protocol):
@@ -356,61 +354,3 @@ class Worker:
     def pytest_sessionfinish(self) -> None:
         if "pool" in vars(self):  # The connection was used.
             self.pool.close()
-
-
-def reads_thresholds(item: pytest.Item) -> bool:
-    """Returns whether a test uses the fixtures `rollout` and `thresholds`, so that its failure means a score below its threshold."""
-    return wants_rollout(item) and "thresholds" in getattr(item, "fixturenames", ())
-
-
-def excuse(report: pytest.TestReport, mark: str, why: str, error: BaseException) -> None:
-    """Turns a failure into an expected failure (xfail), so that JUnit, --lf, -x and others do not count it."""
-    report.outcome = "skipped"  # `skipped` with `wasxfail` is an expected failure.
-    report.wasxfail = f"{why}: {str(error).partition(chr(10))[0]}"
-    setattr(report, mark, True)
-
-
-def refuse(cause: str, status: str, rollout: str = "") -> NoReturn:
-    """Ends a test that has nothing to judge: as a SKIP if this machine lacks something, else as an ERROR."""
-    if status == "missing":
-        pytest.skip(cause)
-    raise Unmeasured(cause, f"{rollout}: {status}" if rollout else "")
-
-
-def suite_keys(suite: WorkerSuite) -> list[RolloutKey]:
-    """Returns the keys of a suite's rollouts: by variant, then by trial, then in the order of the data set."""
-    return [
-        RolloutKey(suite.name, scenario, variant, trial)
-        for variant in suite.info.variants
-        for trial in range(1, suite.info.trials + 1)
-        for scenario in suite.info.ids[: suite.sizes.get(variant)]
-    ]
-
-
-def rollout_key(item: pytest.Item) -> RolloutKey:
-    key: RolloutKey = item.callspec.params[KEY]  # type: ignore[attr-defined]  # has_key has checked it.
-    return key
-
-
-def wants_rollout(item: pytest.Item) -> bool:
-    """Returns whether a test reads a rollout. Tests that only read `scenario` do not."""
-    return "rollout" in getattr(item, "fixturenames", ()) and has_key(item)
-
-
-def has_key(item: pytest.Item) -> bool:
-    return KEY in getattr(getattr(item, "callspec", None), "params", ())
-
-
-def is_skipped(item: pytest.Item) -> bool:
-    """Returns whether marks prevent a test from running. Conditions given as text are left to pytest."""
-    return any(map(_skips, item.iter_markers()))
-
-
-def _skips(mark: pytest.Mark) -> bool:
-    """Returns whether a mark prevents a test from running. It does if it has no condition, or if one of its conditions is true."""
-    if mark.name == "skip":
-        return True
-    if not (mark.name == "skipif" or (mark.name == "xfail" and mark.kwargs.get("run") is False)):
-        return False
-    conditions = (mark.kwargs["condition"],) if "condition" in mark.kwargs else mark.args
-    return not conditions or any(bool(condition) for condition in conditions if not isinstance(condition, str))

@@ -1,4 +1,4 @@
-"""Replays the trace of a run with other stack settings, by NVIDIA Dynamo's simulator.
+"""Replays the trace of a run with other stack settings, by NVIDIA Dynamo's simulator. `Question` is the input of `agentbench what-if`.
 
 A trace contains the times at which rollouts began in the run. With these times, more and more rollouts would be in flight on a slower
 stack, and its setting would look far worse than it is. So the trace is changed to a closed loop: rollouts begin when others end.
@@ -12,24 +12,45 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.backends.machine.environments import resolve_python
-from pytest_agentbench.backends.stack.spec import TEMPLATE
+from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.exports.mooncake import BLOCK
 from pytest_agentbench.exports.sessions import sessions
 from pytest_agentbench.lib.file_system import write_whole
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.lib.process import end_group, end_text, foreign_environment
 from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.run_file import BackendUse
 from pytest_agentbench.simulation.figures import OBJECTIVES
-from pytest_agentbench.simulation.question import ROUTERS, Facts
+
+#: Router on the command line -> router of the simulator.
+ROUTERS: Mapping[str, str] = {"kv": "kv_router", "round_robin": "round_robin"}
+
+MEASURED, MOCKER = "measured", "mocker"  # speed of simulated workers: measured in the run, or from the simulator's own model
+
+#: `workers`, `kv-blocks`, `block-size`, `router` -> value. Unknown ones are missing.
+Facts = Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class Question:
+    """The settings to simulate for a run, and how to simulate them."""
+
+    workers: Sequence[int] = ()  # empty: as in the run; likewise for KV blocks and routers
+    kv_blocks: Sequence[int] = ()
+    routers: Sequence[str] = ()
+    original: Facts = field(default_factory=dict)  # parts of the run's own setting that its backend does not report, or reports wrongly
+    timing: str = MEASURED  # MEASURED, MOCKER, or the path of a profile
+    objectives: Mapping[str, float] | None = None  # objective -> milliseconds; None: the objectives of the run
+    limit_s: float = 300.0  # time limit of one replay, seconds
+
 
 BLOCK_SIZE = 16  # tokens in a block if unknown: the default of vLLM
 MOST = 64  # limit on the settings of one table

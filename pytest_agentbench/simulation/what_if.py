@@ -32,8 +32,18 @@ from pytest_agentbench.simulation.figures import (
     simulated,
     supported,
 )
-from pytest_agentbench.simulation.question import MEASURED, MOCKER, Question
-from pytest_agentbench.simulation.replay import ENVIRONMENT, Setting, Simulator, close_loop, facts_of, grid, missing
+from pytest_agentbench.simulation.replay import (
+    ENVIRONMENT,
+    MEASURED,
+    MOCKER,
+    Question,
+    Setting,
+    Simulator,
+    close_loop,
+    facts_of,
+    grid,
+    missing,
+)
 
 if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats

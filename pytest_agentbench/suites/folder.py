@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.errors import ConfigError, suggestion, unknown_key, unknown_name
 from pytest_agentbench.lib.config import load_yaml, override, validate
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.records import SAMPLING, Json
 from pytest_agentbench.suites.datasets import read_dataset
 from pytest_agentbench.suites.roles import roles_as_json, with_role_file

@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.metrics import call_columns, rollout_columns
+from pytest_agentbench.metrics import table_columns
 from pytest_agentbench.metrics.columns import FrameTable, Growth, Origin, RolloutPlace
 from pytest_agentbench.metrics.frame import Frame
 from pytest_agentbench.metrics.frame_reader import FrameReader
-from pytest_agentbench.metrics.rollout_columns import SCORES, ScoreRow, score_rows
+from pytest_agentbench.metrics.table_columns import SCORES, ScoreRow, score_rows
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import FILE as RUN_FILE
-from pytest_agentbench.runs.run_file import Run, read_run
+from pytest_agentbench.runs.run_file import Run, find_run, read_run
 from pytest_agentbench.tables.run_tables import RUN_METRICS, SAMPLES, MetricRow, SampleRow, rows_of_metrics, rows_of_samples
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Tables:
 
 
 _HEADS = {
-    "calls": call_columns.columns(),
-    "rollouts": rollout_columns.columns(),
+    "calls": table_columns.call_columns(),
+    "rollouts": table_columns.rollout_columns(),
     "scores": SCORES,
     "samples": SAMPLES,
     "metrics": RUN_METRICS,
@@ -109,3 +113,31 @@ def places(origin: Origin) -> Iterator[RolloutPlace]:
     for rollout in read_journal(origin.directory):
         origin.calendar.learn(rollout)
         yield RolloutPlace(origin, rollout)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The tables of runs as data frames. Their columns are documented in docs/export.md."""
+
+    calls: DataFrame
+    rollouts: DataFrame
+    scores: DataFrame
+    samples: DataFrame
+    metrics: DataFrame
+
+
+def load(*runs: str | Path, reports: str | Path = "reports") -> Frames:
+    """Returns the tables of runs, each given as a directory or a name in `reports`. Raises ConfigError if a run does not exist."""
+    if not runs:
+        raise ConfigError("load() needs a run; pass a run directory, or a name in reports/ such as latest")
+    tables = read_tables([find_run(str(run), Path(reports)) for run in runs])
+    return Frames(*map(_frame, tables.all))
+
+
+def _frame(table: FrameTable) -> DataFrame:
+    """Returns a data frame of a table. Its `attrs["units"]` maps columns to units."""
+    import pandas as pd
+
+    frame = pd.DataFrame({head.name: table[head.name] for head in table.heads}, copy=False)
+    frame.attrs = {"units": {head.name: head.unit for head in table.heads if head.unit}}
+    return frame

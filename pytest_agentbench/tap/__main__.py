@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 
-from pytest_agentbench.lib.messages import end_with_stdin, raise_limit, read_config, serving
+from pytest_agentbench.lib.wire import end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.tap.agents import AgentConnection
 from pytest_agentbench.tap.clock import keep_timestamping
 from pytest_agentbench.tap.protocol import TapConfig, TapListening

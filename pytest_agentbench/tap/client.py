@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import Hello, OtherVersion
+from pytest_agentbench.lib.wire import Hello, OtherVersion
 from pytest_agentbench.records import Endpoint, Json, LLMCall
 from pytest_agentbench.tap.protocol import (
     FROM_TAP,

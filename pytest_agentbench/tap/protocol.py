@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.routing_hints import NO_LABEL, Label

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 from weakref import WeakValueDictionary
 
-from pytest_agentbench.lib import json_text, messages, wire
-from pytest_agentbench.lib.introductions import Introductions
+from pytest_agentbench.lib import json_text, wire
+from pytest_agentbench.lib.authentication import Introductions
 from pytest_agentbench.lib.kept_values import NONE
 from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import LLMCall
@@ -146,7 +146,7 @@ class Relay:
                 header, _ = await wire.read(reader)
                 answer, body = self._reply(header)
                 # A fast encoder, because the answer may be large and delays calls.
-                writer.write(wire.framed(messages.header(answer), body, dumps=json_text.dumps))
+                writer.write(wire.framed(wire.header(answer), body, dumps=json_text.dumps))
                 await writer.drain()
         except (EOFError, OSError, ValueError):
             pass  # The pool has disconnected, or the client is not the pool.

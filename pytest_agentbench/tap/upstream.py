@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httptools
 from aiohappyeyeballs import start_connection
 
-from pytest_agentbench.lib.remedies import of_key, of_tls
+from pytest_agentbench.lib.connection_security import of_key, of_tls
 from pytest_agentbench.tap.clock import KernelClock, enable_timestamps
 from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, RateLimiter, TimestampedSocket
 from pytest_agentbench.tap.exchange import Exchange

@@ -33,10 +33,10 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from pytest_agentbench.errors import ConfigError, InfraError, ToolError
-from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.lib.cut_marks import beginning, ending
 from pytest_agentbench.lib.process import end_text
 from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.lib.standard_streams import Log
 from pytest_agentbench.lib.supervisor import mcp_server, supervisor_command
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json

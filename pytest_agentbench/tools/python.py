@@ -17,8 +17,8 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError, NoTerminal, ToolError
 from pytest_agentbench.lib.bounded import run_bounded
-from pytest_agentbench.lib.capture import LOG_LIMIT, print_exception
 from pytest_agentbench.lib.foreign import cut
+from pytest_agentbench.lib.standard_streams import LOG_LIMIT, print_exception
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.lib.user_code import is_import_path, load_object
 from pytest_agentbench.records import Json

@@ -18,8 +18,7 @@ from pytest_agentbench.errors import InfraError, InjectedError, LimitReached, No
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.error_texts import user_place
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
-from pytest_agentbench.lib.json_schema import validator
-from pytest_agentbench.lib.model_texts import repaired
+from pytest_agentbench.lib.model_texts import repaired, validator
 from pytest_agentbench.lib.threads import blocking
 from pytest_agentbench.records import Draft, Json, Program, ToolCall
 from pytest_agentbench.sandbox.sandbox import CommandRunner, Sandbox

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_agentbench.lib.capture import LOG_LIMIT
+from pytest_agentbench.lib.standard_streams import LOG_LIMIT
 from pytest_agentbench.records import Json
 from tests.project import Project
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_agentbench.lib.tls import fingerprint_of
+from pytest_agentbench.lib.connection_security import fingerprint_of
 from tests.certificates import make, needs_openssl
 from tests.project import Project
 

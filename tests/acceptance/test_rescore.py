@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.rollouts.rescore import load_groups, rescore

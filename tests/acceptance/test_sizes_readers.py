@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.records import Score
 from pytest_agentbench.runs.journal import FILE, read_journal, record_line
 from tests.project import Project

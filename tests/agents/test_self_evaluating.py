@@ -16,8 +16,8 @@ from pytest_agentbench.agents.factory import make_agent
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluatingWithFeedback, merit
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Draft, Json, KeptCall, LLMCall, Rollout, RolloutKey

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from pytest_agentbench.backends.machine.environments import OWN, environments
 from pytest_agentbench.backends.spec import load_backend
-from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec, dependencies, expand, texts
+from pytest_agentbench.backends.stack.instances import submissions
+from pytest_agentbench.backends.stack.kind import StackKind
+from pytest_agentbench.backends.stack.spec import StackSpec, dependencies, texts
+from pytest_agentbench.backends.stack.templates import TEMPLATE, expand
+from pytest_agentbench.clusters.manifests import labelled, read_manifests
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "backends").glob("*.yaml"), *(ROOT / "tests" / "real" / "stacks").glob("*.yaml")])
@@ -18,6 +25,9 @@ STACKS = {file.stem: spec for file in FILES if isinstance(spec := load_backend(s
 
 #: Templates that every service knows.
 ALWAYS = {"port", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "here", "home"}
+
+#: Templates that services on hosts of Slurm know, too.
+ON_HOSTS = {"leader", "rank", "hosts"}
 
 each_stack = pytest.mark.parametrize("name", STACKS)
 
@@ -38,7 +48,9 @@ def test_everything_in_it_is_known(name: str) -> None:
     of_services = {f"{other}.{key}" for other in spec.services for key in ("port", "url", "urls")}
     of_services |= {f"{other}.port.{port}" for other, service in spec.services.items() for port in service.ports}
     for service in spec.services.values():
-        known = ALWAYS | spec.settings.keys() | of_services | {f"port.{port}" for port in service.ports}
+        known = (
+            ALWAYS | spec.settings.keys() | of_services | {f"port.{port}" for port in service.ports} | (ON_HOSTS if service.on else set())
+        )
         for text in (*texts(service), *spec.env.values()):
             expand(text, dict.fromkeys(known, "1"), name)  # raises an error for an unknown template
 
@@ -50,7 +62,7 @@ def test_everything_in_it_is_known(name: str) -> None:
 def test_gpus_are_all_used(name: str) -> None:
     """The command of an engine with GPUs contains their number, so that one setting changes both."""
     for service in STACKS[name].services.values():
-        if service.gpus:
+        if service.gpus or (service.on and service.on.slurm.gpus):
             assert any(re.search(r"--(tensor-parallel-size|tp)=\{gpus\}", word) for word in service.run)
 
 
@@ -58,14 +70,19 @@ def test_gpus_are_all_used(name: str) -> None:
 def test_settings_are_all_used(name: str) -> None:
     """Every setting is used by a template."""
     spec = STACKS[name]
-    used = {found for service in spec.services.values() for text in texts(service) for found in TEMPLATE.findall(text)}
+    manifests = [Path(spec.here, service.kubernetes.manifest) for service in spec.services.values() if service.kubernetes]
+    every = [*spec.env.values(), *(file.read_text() for file in manifests)]
+    every += [text for service in spec.services.values() for text in texts(service)]
+    used = {found for text in every for found in TEMPLATE.findall(text)}
 
     assert set() == spec.settings.keys() - used
 
 
 @pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "dynamo.frontend" in file.read_text()])
 def test_stacks_of_dynamo(name: str) -> None:
-    """Calls carry the session as a label unless another router decides. Data that answers lack are traced, and all servers are local."""
+    """Calls carry the session as a label unless another router decides. Data that answers lack are traced, and all servers are local
+    unless workers run on other machines.
+    """
     spec = STACKS[name]
     frontend = spec.services["frontend"]
     environments = [{**spec.env, **service.env} for service in spec.services.values()]
@@ -74,8 +91,9 @@ def test_stacks_of_dynamo(name: str) -> None:
     assert spec.labels.release or "--router-session-affinity-ttl-secs=3600" in frontend.run
     assert "{run_dir}/requests.jsonl" == spec.labels.trace
     assert frontend.env["DYN_REQUEST_TRACE_FILE_PATH"].endswith("/requests.jsonl")
-    assert [("127.0.0.1", "127.0.0.1", "lo")] * len(dynamo) == [
-        tuple(environment[f"DYN_{name}_HOST"] for name in ("SYSTEM", "TCP_RPC", "TCP_RESPONSE_STREAM")) for environment in dynamo
+    local = ("127.0.0.1", "127.0.0.1", "lo") if not any(service.is_placed for service in spec.services.values()) else (None,) * 3
+    assert [local] * len(dynamo) == [
+        tuple(environment.get(f"DYN_{name}_HOST") for name in ("SYSTEM", "TCP_RPC", "TCP_RESPONSE_STREAM")) for environment in dynamo
     ]
     assert [] == [environment for environment in environments if "DYN_FORWARDPASS_METRIC_PORT" in environment]
 
@@ -127,6 +145,49 @@ def test_commands_of_a_method(name: str) -> None:
 
     assert [] == [word for word in commands if TEMPLATE.search(word)]
     assert {"--gpu-memory-utilization=0.9", "--max-model-len=32768"} <= {*commands}
+
+
+@each_stack
+def test_what_clusters_would_get(name: str) -> None:
+    """The job scripts and manifests of services on other machines can be made anywhere. Scripts are valid for bash."""
+    spec = STACKS[name]
+    assert isinstance(spec, StackKind)
+    made = dict(spec.submissions())
+
+    assert [service for service, keys in spec.services.items() if keys.is_placed] == [*made]
+    for service, text in made.items():
+        if spec.services[service].on:
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+            assert "\0" not in text
+        else:
+            assert ["DynamoGraphDeployment"] == [each["kind"] for each in read_manifests(text, service)]
+
+
+WORKER = ["--served-model-name=Qwen/Qwen3-0.6B", "--tensor-parallel-size=1", "--max-model-len=32768", "--dyn-tool-call-parser=hermes"]
+
+#: Component of backends/manifests/dynamo-k8s.yaml -> its arguments that Dynamo's template does not have.
+ADDED = {"Frontend": ["--router-mode=kv", "--router-session-affinity-ttl-secs=3600"], "decode": WORKER, "prefill": WORKER}
+
+
+@pytest.mark.slow
+def test_the_manifest_of_dynamo(tmp_path: Path) -> None:
+    """The manifest is the template in Dynamo's wheel, with a few arguments more."""
+    changes = [("model", "Qwen/Qwen3-0.6B"), ("settings.deployment", "vllm-disagg")]
+    spec = load_backend(str(ROOT / "backends" / "dynamo-k8s.yaml"), ROOT, changes)
+    assert isinstance(spec, StackSpec)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={tmp_path}", "ai-dynamo==1.6.1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"NOT TESTED: the manifest of Dynamo, because its wheel cannot be downloaded: {done.stderr.strip()[-300:]}")
+    (wheel,) = tmp_path.glob("*.whl")
+    template = ZipFile(wheel).read("dynamo/profiler/templates/dgd/vllm/disagg.yaml").decode()
+    (wanted,) = read_manifests(template, "the template")
+    for component in wanted["spec"]["components"]:
+        (container,) = component["podTemplate"]["spec"]["containers"]
+        container["args"] += ADDED[component["name"]]
+    labels = {"agentbench.io/owner": "dry-run", "agentbench.io/service": "dynamo"}
+
+    assert [labelled(wanted, labels)] == read_manifests(submissions(spec, tmp_path)["dynamo"], "ours")
 
 
 def test_files_that_stacks_name_exist() -> None:

@@ -54,6 +54,21 @@ def only(spec: StackKind | UrlSpec | EmbeddedSpec, name: str) -> Check:
     return check
 
 
+def test_services_on_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's commands have to be here, and a kubeconfig. Commands, ports and GPUs of other machines are not checked on this one."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    on_hosts = {"run": ["vllm", "serve"], "on": {"slurm": {"hosts": 2, "gpus": 8}}, "port": 8000}
+    objects = {"run": [], "kubernetes": {"manifest": "x.yaml"}}
+
+    assert ["slurm", "kubernetes", "disk"] == [check.name for check in checks(stack(on_hosts, objects))]
+    assert ("missing", "the command sbatch is not on the PATH") == only(stack(on_hosts), "slurm")[1:3]
+    assert "missing" == only(stack(objects), "kubernetes").state
+    for name in ("sbatch", "scontrol", "scancel"):
+        (tmp_path / name).touch(0o755)
+    assert ("ok", f"{tmp_path}/sbatch") == only(stack(on_hosts), "slurm")[1:3]
+
+
 def test_backends_without_requirements() -> None:
     """The embedded engine needs nothing, and a small stack only its command."""
     assert ["engine", "disk"] == [check.name for check in checks(EmbeddedSpec(kind="embedded", name="e"))]

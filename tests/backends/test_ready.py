@@ -18,7 +18,7 @@ import pytest
 from pytest_agentbench.backends.ready import listed_models
 from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.lib.remedies import of_key
+from pytest_agentbench.lib.connection_security import of_key
 from pytest_agentbench.records import Endpoint
 from tests.web import QuietHandler, serving
 

@@ -12,7 +12,7 @@ from pytest_agentbench.backends.doctor import checks
 from pytest_agentbench.backends.recorded import Recorded, RecordedSpec, recording_facts
 from pytest_agentbench.backends.spec import SessionTerms, load_backend
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.recordings.trim import trim
+from pytest_agentbench.recordings.recording import trim
 from pytest_agentbench.records import Json
 from tests.recordings.made_recordings import MadeCall, asking, made, saying
 

@@ -17,7 +17,7 @@ from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_system import shipped
 
-BACKEND_KEYS = "request_fields, context_length, name, model, thresholds, note, prices, roles, placement, kind"
+BACKEND_KEYS = "request_fields, context_length, name, model, thresholds, note, prices, roles, placement, nodes, kind"
 
 FREE = {"currency": "USD", "input": 0, "output": 0}
 

@@ -72,7 +72,7 @@ def test_an_unknown_template(boot: Boot) -> None:
     """The message for an unknown template lists the known ones."""
     wrong = failure(boot(spec(services={"engine": service("{prot}")}, settings={"depth": 3})))
 
-    assert wrong.startswith("services.engine: {prot} is unknown; known: {depth}, {engine.port}, {engine.url}")
+    assert wrong.startswith("services.engine: {prot} is unknown; known: {depth}, {engine.host}, {engine.port}, {engine.url}")
 
 
 def test_json_in_a_command_stays(boot: Boot) -> None:

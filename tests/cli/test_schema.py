@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from pytest_agentbench.backends.spec import own_backends
+from pytest_agentbench.backends.stack.kind import with_on
 from pytest_agentbench.cli import main
 from pytest_agentbench.cli.init import SCHEMA_FILE, SCHEMA_LINE
 from pytest_agentbench.cli.schema import FILES, schema_text
@@ -69,7 +70,7 @@ def yamls() -> Iterator[tuple[str, str]]:
 def schema_for(text: str) -> str | None:
     """Returns the schema for a YAML: a suite has `dataset`, a backend `kind`, `services` or `include`. Returns None for others."""
     data = parse_yaml(text, "snippet")
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or "apiVersion" in data:
         return None
     return "suite" if "dataset" in data else "backend" if {"kind", "services", "include"} & data.keys() else None
 
@@ -89,12 +90,16 @@ def test_enough_is_validated() -> None:
 
 @pytest.mark.parametrize("name", ["suite", "backend"])
 def test_yamls_of_this_project_are_valid(name: str) -> None:
-    """Every suite and backend in files and in the documentation is valid."""
+    """Every suite and backend in files and in the documentation is valid.
+
+    Editors read YAML 1.2, in which the key `on` is a text.
+    """
     valid, faults = validator(name), []
     for where, (schema, text) in CASES.items():
         if schema == name:
             try:
-                valid(as_json(parse_yaml(text, where)))
+                data = parse_yaml(text, where)
+                valid(as_json(data | ({"services": with_on(data["services"])} if "services" in data else {})))
             except fastjsonschema.JsonSchemaValueException as error:
                 faults.append(f"{where}: {error}")
 

@@ -16,7 +16,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.reports.capacity_phrases import NOT_RANKED, worker_speed
 from pytest_agentbench.runs.run_file import BackendUse
-from pytest_agentbench.simulation.question import MOCKER
+from pytest_agentbench.simulation.replay import MOCKER
 from tests.made_runs import run_directory
 from tests.simulation import stand_in
 from tests.tables.shop import ALL, LOST, call, rollout

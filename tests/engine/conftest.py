@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 from tests.engines import engine
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.engine.careless import Careless
 from pytest_agentbench.engine.lexical.policy import Lexical
-from pytest_agentbench.lib.messages import Listening
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 
 TOOLS: list[Json] = [

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from pytest_agentbench.engine.config import EngineConfig
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 
 StartEngine = Callable[..., Child]
 

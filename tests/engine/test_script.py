@@ -13,8 +13,8 @@ import pytest
 from pytest_agentbench.engine.chat import Delivery, PolicyReply, ReplyCall, Stall
 from pytest_agentbench.engine.script import Script, load_rules
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 from tests.engines import engine
 

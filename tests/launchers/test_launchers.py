@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from pydantic import BaseModel
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.launchers import ENTRY_POINTS, LAUNCHERS, checked_launcher, launcher_name, make_launcher
 from pytest_agentbench.launchers.launcher import Launcher, WorkerTerms
-from pytest_agentbench.lib.config import Spec
 
 TERMS = WorkerTerms("20261127-101500", "gpu-1:7100", "127.0.0.1:7100", "secret", Path("nodes.token"), (), 10, Path("nodes"))
 
 
-class CloudSettings(Spec):
+class CloudSettings(BaseModel, extra="forbid"):
     region: str = "here"
 
 
 class Cloud(Launcher):
     """A launcher of another package."""
 
-    settings_class: ClassVar[type[Spec]] = CloudSettings
+    settings_class: ClassVar[type[BaseModel]] = CloudSettings
 
     def __init__(self, argument: str, settings: CloudSettings) -> None:
         self.argument, self.settings = argument, settings

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import pytest_agentbench
 from pytest_agentbench.gate.evidence import RunFacts, Trial
-from pytest_agentbench.lib import messages
+from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.codec import plain, read, received
 from pytest_agentbench.lib.json_text import dumps_any, loads
-from pytest_agentbench.lib.messages import Messages, OtherVersion, Refused
 from pytest_agentbench.lib.record_fields import is_array, is_record, parts_of
+from pytest_agentbench.lib.wire import Messages, OtherVersion, Refused
 from pytest_agentbench.rollouts.protocol import PoolConfig
 from pytest_agentbench.runs.attempts import AttemptEntry
 from pytest_agentbench.runs.run_file import Run
@@ -44,7 +44,7 @@ def records_of(home: ModuleType) -> Iterator[type]:
 
 
 #: Modules with messages. The engine's is left out, because its records are results of policies, which are not sent.
-PROTOCOLS = [messages, *(module(file) for file in sorted(PACKAGE.rglob("*protocol.py")) if file.parent.name != "engine")]
+PROTOCOLS = [wire, *(module(file) for file in sorted(PACKAGE.rglob("*protocol.py")) if file.parent.name != "engine")]
 READERS = [(name, each) for home in PROTOCOLS for name, each in vars(home).items() if isinstance(each, Messages)]
 MESSAGES = [kind for home in PROTOCOLS for kind in records_of(home)]
 RECORDS = [kind for file in sorted((PACKAGE / "records").glob("[a-z]*.py")) for kind in records_of(module(file))]
@@ -103,7 +103,7 @@ def test_a_missing_field_is_named(kind: type, data: st.DataObject) -> None:
 def test_a_reader_reads_its_messages(name: str, reader: Messages[Any], data: st.DataObject) -> None:
     """The reader of a direction decodes each message of that direction unchanged. A `Refused` message is raised as OtherVersion."""
     message = data.draw(values_of(data.draw(st.sampled_from([*reader.kinds.values()]))))
-    head = loads(dumps_any(messages.header(message)))
+    head = loads(dumps_any(wire.header(message)))
     if isinstance(message, Refused):
         with pytest.raises(OtherVersion):
             reader.read(head)

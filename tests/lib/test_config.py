@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import PositiveSeconds, Spec, load_yaml, override, parse_yaml, validate
-from pytest_agentbench.lib.json_file import read_text
+from pytest_agentbench.lib.json_text import read_text
 
 
 class Wait(Spec):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.lib.cut_marks import beginning, cuts, ending
 from pytest_agentbench.lib.foreign import cut
+from pytest_agentbench.lib.standard_streams import Log
 from pytest_agentbench.lib.supervisor.program import Output
 from pytest_agentbench.sandbox.command import Clip
 

@@ -18,9 +18,9 @@ import pytest
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, ended_within, kill_hint, variable_of, with_variable
 from pytest_agentbench.lib.redact import LOG_TAIL
+from pytest_agentbench.lib.wire import Listening
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(120)
@@ -29,8 +29,8 @@ StartChild = Callable[..., Child]
 
 SERVES = """
 import sys
-from pytest_agentbench.lib.messages import read_line, serving
-from pytest_agentbench.lib.messages import Listening
+from pytest_agentbench.lib.wire import read_line, serving
+from pytest_agentbench.lib.wire import Listening
 serving(Listening(len(str(read_line()))))
 sys.stdin.buffer.read()
 """
@@ -102,8 +102,8 @@ def test_an_interrupt_while_a_child_begins(start: StartChild) -> None:
 
 SPENDS = """
 import sys, time
-from pytest_agentbench.lib.messages import serving
-from pytest_agentbench.lib.messages import Listening
+from pytest_agentbench.lib.wire import serving
+from pytest_agentbench.lib.wire import Listening
 memory = b"x" * (80 << 20)
 while time.process_time() < 0.5:
     pass
@@ -187,8 +187,8 @@ def test_a_child_that_never_serves(start: StartChild) -> None:
 
 STUBBORN = """
 import signal, time
-from pytest_agentbench.lib.messages import serving
-from pytest_agentbench.lib.messages import Listening
+from pytest_agentbench.lib.wire import serving
+from pytest_agentbench.lib.wire import Listening
 signal.signal(signal.SIGTERM, signal.{action})
 serving(Listening(1))
 time.sleep(600)

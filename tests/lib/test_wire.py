@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import Hello, header
+from pytest_agentbench.lib.wire import Hello, header
 
 #: Any JSON value except NaN, which does not equal itself, infinite numbers, and integers beyond 64 bits, which are read as floats.
 JSON = st.recursive(

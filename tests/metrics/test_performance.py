@@ -8,17 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib.codec import plain
-from pytest_agentbench.metrics.performance import (
-    CpuShares,
-    Machine,
-    PerformanceSettings,
-    cpu_shares,
-    greatest_shares,
-    objectives_of,
-    stopwatch_of,
-    summarize,
-)
-from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.metrics.performance import PerformanceSettings, objectives_of, summarize
+from pytest_agentbench.metrics.stopwatch import CpuShares, Machine, Stopwatch, cpu_shares, greatest_shares, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
 from tests.frames import frame_of, scenarios_of

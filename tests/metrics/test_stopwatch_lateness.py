@@ -10,8 +10,8 @@ import pytest
 
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.metrics.frame import Slice
-from pytest_agentbench.metrics.performance import CpuShares, objectives_of, stopwatch_of
-from pytest_agentbench.metrics.stopwatch import OFF, judgement_effects, percentile_effects
+from pytest_agentbench.metrics.performance import objectives_of
+from pytest_agentbench.metrics.stopwatch import OFF, CpuShares, judgement_effects, percentile_effects, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
 from pytest_agentbench.stats.quantiles import percentile

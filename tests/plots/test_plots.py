@@ -19,10 +19,10 @@ from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.plots import TITLES, drawn, histograms, scatter
+from pytest_agentbench.plots import TITLES, drawn, rollout_pictures
 from pytest_agentbench.plots.canvas import label, legend, mark, save, style, whole
+from pytest_agentbench.plots.comparisons import RunLoad, front, loads_of, qualities_of, titles
 from pytest_agentbench.plots.points import points_of, settings_of, ttfts_of_arms
-from pytest_agentbench.plots.runs import RunLoad, front, loads_of, qualities_of, titles
 from pytest_agentbench.records import Score
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared
 from pytest_agentbench.runs.run_file import read_run
@@ -74,7 +74,10 @@ def test_text_of_a_picture(tmp_path: Path) -> None:
 
     for output in ("one", "two"):
         with style():
-            save(scatter.pictures(points_of(read_tables([run]), "tsq"))["summary_throughput_vs_tsq"], tmp_path / f"{output}.svg")
+            save(
+                rollout_pictures.scatter_pictures(points_of(read_tables([run]), "tsq"))["summary_throughput_vs_tsq"],
+                tmp_path / f"{output}.svg",
+            )
 
     one, two = ((tmp_path / f"{output}.svg").read_text() for output in ("one", "two"))
     assert one == two
@@ -165,16 +168,16 @@ def test_a_line() -> None:
     """The line is fitted by least squares, if both x and y vary."""
     x = np.array([1.0, 2.0, 3.0])
 
-    assert (2.0, 1.0, 1.0) == pytest.approx(scatter.line(x, 2 * x + 1))
-    assert scatter.line(x, np.ones(3)) is None
-    assert scatter.line(x[:2], x[:2]) is None
+    assert (2.0, 1.0, 1.0) == pytest.approx(rollout_pictures.line(x, 2 * x + 1))
+    assert rollout_pictures.line(x, np.ones(3)) is None
+    assert rollout_pictures.line(x[:2], x[:2]) is None
 
 
 def test_bins() -> None:
     """Bins of TTFT are 5 ms wide up to 500 ms, and longer values get a hundred bins. Small counts have a bin each."""
-    assert {5.0} == {*np.diff(histograms.edges(np.array([3.0, 412.0]), "ttft")).tolist()}
-    assert 101 == len(histograms.edges(np.array([3.0, 1412.0]), "ttft"))
-    assert [1.5, 2.5, 3.5, 4.5] == histograms.edges(np.array([2.0, 4.0]), "llm_calls").tolist()
+    assert {5.0} == {*np.diff(rollout_pictures.edges(np.array([3.0, 412.0]), "ttft")).tolist()}
+    assert 101 == len(rollout_pictures.edges(np.array([3.0, 1412.0]), "ttft"))
+    assert [1.5, 2.5, 3.5, 4.5] == rollout_pictures.edges(np.array([2.0, 4.0]), "llm_calls").tolist()
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=12))

@@ -16,8 +16,8 @@ import pytest
 from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.backends.machine.ports import Reserved
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from tests.project import Project
 from tests.real.booted_stack import ROOT
 from tests.robustness.processes import Background

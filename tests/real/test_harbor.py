@@ -15,7 +15,7 @@ from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.datasets.task_toml import (
+from pytest_agentbench.suites.datasets.harbor import (
     NEWEST_SCHEMA,
     AgentTable,
     Artifact,

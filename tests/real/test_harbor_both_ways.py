@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from pytest_agentbench.backends.machine.environments import home_of, is_whole
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, foreign_environment
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 from pytest_agentbench.sandbox.containers import OWNER
-from pytest_agentbench.sandbox.harbor_factory import compose_problem
+from pytest_agentbench.sandbox.harbor_sandbox import compose_problem
 from tests.base_image import base_image
 from tests.dockerd import NoEngine, any_engine
 from tests.engines import engine

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.recordings.recording import CALL_RECORD, RecordedCall, Recording
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.runs.message_file import MessageFile, with_changed_ids

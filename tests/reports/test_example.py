@@ -20,7 +20,7 @@ from pytest_agentbench.gate.repeats import runs_of_same_setup
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.plots import FOLDER, drawn
 from pytest_agentbench.plots.canvas import AXES
-from pytest_agentbench.plots.scatter import AXES as SCATTER_AXES
+from pytest_agentbench.plots.rollout_pictures import SCATTER_AXES
 from pytest_agentbench.runs.directory import keep_out_of_git
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.run_file import FILE, Run, read_run, write_run

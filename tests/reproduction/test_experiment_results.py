@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.cli.export import written
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import ChosenRuns
-from pytest_agentbench.plots.reproduction import draw
+from pytest_agentbench.plots.comparisons import draw_experiment
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reproduction.experiment import Cell, MeasuredCell, is_measured, lines, measured, ratio, write_cell, write_table
 from pytest_agentbench.runs.options import RunOptions
@@ -76,7 +76,7 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
     """The first columns are the original's. A cell without a rate has an empty one, and is not drawn."""
     cells = [cell("b", 24, 2.0), cell("t", 24, 3.0), cell("t", 32, None)]
     rows = [*csv.reader(write_table(cells, "b", tmp_path).read_text(encoding="utf-8").splitlines())]
-    draw(cells, "b", tmp_path / "throughput.svg")
+    draw_experiment(cells, "b", tmp_path / "throughput.svg")
     picture = (tmp_path / "throughput.svg").read_text(encoding="utf-8")
 
     assert ["method", "concurrency", "steps_per_min", "ratio_to_baseline"] == rows[0][:4]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 from tests import engines
 from tests.web import QuietHandler, serving

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.cli.requirements import PlannedSessions
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 from tests.retriever.conftest import Web, documents
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.machine.ports import is_free
-from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, lives
+from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import Background

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases

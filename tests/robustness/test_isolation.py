@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.agents.run import work
-from pytest_agentbench.lib.capture import capture
 from pytest_agentbench.lib.process import lives
+from pytest_agentbench.lib.standard_streams import capture
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Rollout, RolloutKey
 from pytest_agentbench.rollouts.attempt_context import current_attempt

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib.process import lives
+from pytest_agentbench.rollouts.nodes.connection import VARIABLE
 from pytest_agentbench.rollouts.nodes.protocol import NotAdmitted
-from pytest_agentbench.rollouts.nodes.silence import VARIABLE
 from pytest_agentbench.runs.journal import read_journal
 from tests.node_workers import POOL, RUNNER, TAP, WORKER, NodeWorker, Relay, ScriptedNode, free_port, lasting, token_of
 from tests.project import FIND_THEN_ANSWER, Project

@@ -25,7 +25,7 @@ from pytest_agentbench.rollouts.protocol import PoolSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import GetRollout, PlanSelected, PoolAddress
 from pytest_agentbench.runs.attempts import AttemptLog, PoolDied
 from pytest_agentbench.runs.journal import earlier_work, read_journal
-from pytest_agentbench.sandbox.task_images import TaskImages
+from pytest_agentbench.sandbox.factory import TaskImages
 from pytest_agentbench.session.pool_connection import PoolConnection
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import RunRecorder

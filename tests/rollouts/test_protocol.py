@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.messages import header
+from pytest_agentbench.lib.wire import header
 from pytest_agentbench.records import Attempt, Endpoint, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.protocol import FROM_PIPE, BlockedBy, BlockSettings, FromPipe, PoolConfig

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.lib.capture import Log, capture
+from pytest_agentbench.lib.standard_streams import Log, capture
 from pytest_agentbench.lib.threads import in_thread, no_threads
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Rollout, Score

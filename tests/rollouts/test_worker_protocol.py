@@ -10,7 +10,7 @@ import typing
 import pytest
 
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.messages import OtherVersion, Refused, header
+from pytest_agentbench.lib.wire import OtherVersion, Refused, header
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import ModelFacts
 from pytest_agentbench.records import SHARE, Access, Endpoint, Json, KeptCall, LLMCall, RolloutKey
@@ -26,7 +26,7 @@ from pytest_agentbench.rollouts.inline_protocol import (
     TakeModelReplies,
     WrittenRecord,
 )
-from pytest_agentbench.rollouts.pool.server import FROM_TEST, TestQuestion
+from pytest_agentbench.rollouts.pool.answers_for_tests import FROM_TEST, TestQuestion
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
     FoundScenario,
@@ -39,13 +39,13 @@ from pytest_agentbench.rollouts.worker_protocol import (
     PoolQuestion,
     QuestionRefused,
     RecordedRollout,
+    SuiteInfo,
     UnavailableSuite,
     UnrecordedRollout,
     WorkerInput,
     WorkerSuite,
     read_answer,
 )
-from pytest_agentbench.suites.suite_info import SuiteInfo
 
 KEY = RolloutKey("shop", "shop-0", "hot", 2)
 SCENARIO: Json = {"id": "shop-0", "messages": [{"role": "user", "content": "A lamp?"}]}

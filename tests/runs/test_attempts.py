@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.lib.redact import MARK
 from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.runs import attempts

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.records import LLMCall, Rollout, RolloutKey, ToolCall
 from pytest_agentbench.runs.journal import FILE, Journal, read_index, read_journal, record_line
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.checked_lines import opened
+from pytest_agentbench.lib.json_text import opened
 from pytest_agentbench.lib.kept_values import FILE, NodeLine, ValueLine, node_id, value_id
 from pytest_agentbench.records import KeptCall, LLMCall, Rollout
 from pytest_agentbench.runs.conversations import Conversations, NotKept, Transcripts

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.compile import AS_IT_IS, CompiledSuite
-from pytest_agentbench.rollouts.worker_protocol import WorkerSuite
+from pytest_agentbench.rollouts.worker_protocol import SuiteInfo, WorkerSuite
 from pytest_agentbench.session.discovery import (
     DiscoveredSuites,
     SuiteHead,
@@ -22,7 +22,6 @@ from pytest_agentbench.session.discovery import (
     worker_suite,
 )
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
-from pytest_agentbench.suites.suite_info import SuiteInfo
 from tests.made_runs import SCALES
 
 SKIPPED = (".*", "node_modules", "venv")

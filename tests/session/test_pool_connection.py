@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import Refused
+from pytest_agentbench.lib.wire import Refused
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.worker_protocol import BackendReady, GetBackend, PlanAccepted, PoolAddress, QuestionRefused
 from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost

@@ -10,8 +10,7 @@ import pytest
 from pytest_agentbench.backends.spec import SessionTerms, load_backend
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.runs.run_file import BackendUse
-from pytest_agentbench.simulation.question import Facts
-from pytest_agentbench.simulation.replay import Setting, facts_of, grid
+from pytest_agentbench.simulation.replay import Facts, Setting, facts_of, grid
 
 ROOT = Path(__file__).parents[2]
 OWN: Facts = {"workers": 2, "kv-blocks": 400, "block-size": 64, "router": "kv"}

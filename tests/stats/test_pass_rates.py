@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.verdicts.benchmark import RISK, within
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.evidence import missing_scores
+from pytest_agentbench.gate.comparability import missing_scores
 from pytest_agentbench.gate.rules import Rule, SuiteRule, parse_rule
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.decisions import Decision

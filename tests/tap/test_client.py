@@ -14,8 +14,8 @@ import pytest
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec, wire
-from pytest_agentbench.lib.messages import PROTOCOL, Hello, OtherVersion, Refused
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.wire import PROTOCOL, Hello, OtherVersion, Refused
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.protocol import (
     FROM_TAP,

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pytest_agentbench.lib.remedies import of_key
+from pytest_agentbench.lib.connection_security import of_key
 from tests.tap.peers import (
     DONE,
     LAST_CHUNK,

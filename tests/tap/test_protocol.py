@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.messages import Messages, header
+from pytest_agentbench.lib.wire import Messages, header
 from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import Chunk, KeptCall, LLMCall
 from pytest_agentbench.tap.protocol import (

@@ -19,9 +19,10 @@ from typing import Any
 from pytest_agentbench.backends.doctor.check import Check, key_checks, missing, ok, port_checks, reach_check, unknown
 from pytest_agentbench.backends.machine.environments import OWN, resolve_python
 from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of
-from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import AgentbenchError, ConfigError
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverConfig, expand_variables, parse_config, read_settings
@@ -37,10 +38,11 @@ SMALLER = {"fp8": 1.0, "int8": 1.0, "w8a8": 1.0, "fp4": 0.5, "int4": 0.5, "awq":
 def weight_checks(spec: StackSpec) -> Iterator[Check]:
     """Checks that this machine has the weights of a stack's model.
 
-    A name without a slash is not checked, because it is neither a folder nor the name of a model on the hub.
+    A name without a slash is not checked, because it is neither a folder nor the name of a model on the hub. Objects of Kubernetes have
+    weights of their own.
     """
     model = spec.model or ""
-    if "/" not in model or TEMPLATE.search(model):
+    if "/" not in model or TEMPLATE.search(model) or any(service.kubernetes for service in spec.services.values()):
         return
     if is_path(model):
         yield _weights_folder(Path(spec.here, Path(model).expanduser()))
@@ -131,9 +133,7 @@ def _environment(spec: StackSpec) -> dict[str, str]:
 
     Services in containers are left out: they mount the cache that the others use.
     """
-    own = {
-        name: value for service in spec.services.values() if service.image is None for name, value in {**spec.env, **service.env}.items()
-    }
+    own = {name: value for service in spec.services.values() if service.is_command for name, value in {**spec.env, **service.env}.items()}
     return {**os.environ, **{name: value for name, value in own.items() if name.startswith("HF_") and not TEMPLATE.search(value)}}
 
 
@@ -198,7 +198,7 @@ def service_checks(spec: StackSpec) -> Iterator[Check]:
     instances = instances_of(spec, Path(), lambda: 0)
     factory, urls = Factory(spec, Path(), instances), tuple(each.url for each in instances)
     for each in instances:
-        if MODULE in each.spec.run and each.spec.image is None and each.replica == 0:
+        if MODULE in each.spec.run and each.spec.is_command and each.replica == 0:
             yield from _service(spec, factory, each, urls)
 
 

@@ -18,7 +18,10 @@ from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.machine.gpus import lease, visible
 from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, as_backend_error, connect, size_of
-from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec, expand
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.templates import TEMPLATE, expand
+from pytest_agentbench.clusters import slurm
+from pytest_agentbench.clusters.kubernetes import Cluster
 from pytest_agentbench.errors import AgentbenchError, BackendError
 
 
@@ -159,10 +162,13 @@ def secret_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def program_checks(spec: StackSpec) -> Iterator[Check]:
-    """Checks that the interpreters and commands of the services that are processes exist, each of them once."""
-    programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in spec.services.values() if service.image is None)
+    """Checks that the interpreters and commands of the services that are processes exist, each of them once.
+
+    Commands on other machines are not checked. Their interpreters are, because these machines share the files of this one.
+    """
+    commands = [service for service in spec.services.values() if service.is_command]
     pythons: dict[str | None, Path | None] = {None: None}
-    for name in dict.fromkeys(python for python, _ in programs if python is not None):
+    for name in dict.fromkeys(python for service in commands if (python := service.python or spec.python) is not None):
         try:
             pythons[name] = resolve_python(name, Path(spec.here))
         except AgentbenchError as error:
@@ -170,6 +176,7 @@ def program_checks(spec: StackSpec) -> Iterator[Check]:
             yield missing("python", what, f"agentbench{fix}" if fix else "correct `python`")
         else:
             yield ok("python", f"{name}: {pythons[name]}")
+    programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in commands if not service.is_placed)
     for python, command in programs:
         if python in pythons and not TEMPLATE.search(command):
             yield _command(command, pythons[python])
@@ -184,9 +191,30 @@ def _command(command: str, python: Path | None) -> Check:
     return missing("command", f"{command} is not {where}", "install it, or set `python:` to the environment that has it")
 
 
+def placement_checks(spec: StackSpec) -> Iterator[Check]:
+    """Checks what services on other machines need on this one: the commands of Slurm, the client of Kubernetes."""
+    services = spec.services.values()
+    if any(service.on for service in services):
+        if absent := next((name for name in slurm.COMMANDS if shutil.which(name) is None), None):
+            yield missing(
+                "slurm", f"the command {absent} is not on the PATH", "run on a login node of the cluster, or install slurm-client"
+            )
+        else:
+            yield ok("slurm", str(shutil.which("sbatch")))
+    settings = {name: str(value) for name, value in spec.settings.items()}
+    for place in (service.kubernetes.expanded(settings, "kubernetes") for service in services if service.kubernetes):
+        try:
+            cluster = Cluster(context=place.context, kubeconfig=place.kubeconfig, namespace=place.namespace)
+        except AgentbenchError as error:
+            what, _, fix = str(error).partition("; ")
+            yield missing("kubernetes", what.removeprefix("kubernetes: "), fix or "correct `kubernetes`")
+        else:
+            yield unknown("kubernetes", f"{cluster.user}, namespace {cluster.namespace} of {cluster.server}, which was not asked")
+
+
 def lacking(spec: StackSpec) -> list[Check]:
     """Returns the failed checks of a stack that neither waiting nor a boot can repair: secrets, programs and GPU driver."""
-    checks = [*secret_checks(spec), *program_checks(spec)]
+    checks = [*secret_checks(spec), *program_checks(spec), *placement_checks(spec)]
     if any(spec.gpus):
         checks.append(driver_check(oldest_driver(spec)))
     return [check for check in checks if check.state == "missing"]
@@ -196,8 +224,10 @@ def stack_checks(spec: StackSpec) -> Iterator[Check]:
     """Checks the secrets, programs, ports, GPUs, images, weights and retrievers of a stack."""
     yield from secret_checks(spec)
     yield from program_checks(spec)
-    yield from port_checks([port for service in spec.services.values() for port in (service.port, *service.ports.values())])
+    here = [service for service in spec.services.values() if not service.is_placed]
+    yield from port_checks([port for service in here for port in (service.port, *service.ports.values())])
     yield from gpu_checks(spec)
+    yield from placement_checks(spec)
     yield from docker_checks(spec)
     yield from weight_checks(spec)
     yield from service_checks(spec)

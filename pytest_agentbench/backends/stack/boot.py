@@ -1,22 +1,17 @@
-"""The boot of a stack. Services start in the order of their dependencies, are checked and watched, and stop in reverse order.
-
-A boot records the versions, images, weights and GPUs of its services.
-"""
+"""The boot of a stack. Services start in the order of their dependencies, are checked and watched, and stop in reverse order."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import refuse_too_few
-from pytest_agentbench.backends.machine.model_files import model_identity
-from pytest_agentbench.backends.machine.versions import packages_of, server_facts
-from pytest_agentbench.backends.ready import PAUSE, ReadinessChecks, warm_up
-from pytest_agentbench.backends.stack.docker_engine import digest_of
+from pytest_agentbench.backends.machine.versions import server_facts
+from pytest_agentbench.backends.ready import PAUSE, ReadinessChecks, waiting_for, warm_up
+from pytest_agentbench.backends.stack.boot_facts import boot_facts, places
 from pytest_agentbench.backends.stack.failure_details import log_of, port_conflict, readiness_problem
 from pytest_agentbench.backends.stack.instances import (
     Claims,
@@ -29,62 +24,17 @@ from pytest_agentbench.backends.stack.instances import (
     refuse_taken,
 )
 from pytest_agentbench.backends.stack.ownership import kill_marked
+from pytest_agentbench.backends.stack.placement import BootClock, PlacedUnit
 from pytest_agentbench.backends.stack.spec import StackSpec, dependencies
-from pytest_agentbench.backends.stack.surroundings import TMP, variables
+from pytest_agentbench.backends.stack.surroundings import TMP
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.lib.redact import tail
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 
-
-def boot_facts(spec: StackSpec, factory: Factory, instances: Sequence[Instance]) -> Json:
-    """Returns what a boot records about a stack: `services`, `environment`, `model` and `hardware`, as in `Backend.facts`.
-
-    The images must be on this machine, and the GPUs must be leased.
-    """
-    first = [each for each in instances if each.replica == 0]
-    return {
-        "services": {each.service: _service(factory, each) for each in first},
-        "environment": variables(foreign_environment()) if any(each.spec.image is None for each in first) else {},
-        "model": _model(spec, first),
-        "hardware": _hardware([gpu for each in instances for gpu in each.gpus]),
-    }
-
-
-def _service(factory: Factory, instance: Instance) -> Json:
-    """Returns {packages, image, digest} of a service. A process has only `packages`, and a container only the others; the rest is null."""
-    if instance.spec.image is not None:
-        image = factory.image(instance)
-        return {"packages": None, "image": image, "digest": digest_of(image)}
-    program = factory.program(instance)
-    return {"packages": packages_of(program) if program else None, "image": None, "digest": None}
-
-
-def _model(spec: StackSpec, instances: Sequence[Instance]) -> Json | None:
-    """Returns the identity of the weights of the stack's model. Returns None if the stack names no model or has a container."""
-    if not spec.model or any(each.spec.image for each in instances):
-        return None
-    env, words = dict(spec.env), []
-    for each in instances:
-        env |= each.spec.env
-        words += each.spec.run
-    plain = {name: value for name, value in env.items() if "{" not in value}
-    return model_identity(spec.model, plain, words)
-
-
-def _hardware(ids: Sequence[str]) -> Json:
-    """Returns the sorted names of the leased GPUs, and the driver version. Without NVML they are null."""
-    if not ids:
-        return {"gpus": [], "driver": None}
-    if gpus.library()[0] is None:
-        return {"gpus": [None] * len(ids), "driver": None}
-    known = {name: each.name for device in gpus.devices() for each in (device, *device.parts) for name in (each.number, each.uuid) if name}
-    return {"gpus": sorted((known.get(each) for each in ids), key=str), "driver": gpus.driver()[0]}
-
-
+QUEUE_PAUSE = 1.0  # seconds between two looks at an instance that waits for machines
 DEATH_NOTICE = 0.5  # seconds until the death of a service, which may have caused another failure, is noticed
 
 
@@ -127,6 +77,7 @@ class Stack:
         self._booted = False
         self._workers: dict[str, int] = {}  # Dynamo: worker type -> number of workers when the stack was ready
         self._claims = Claims(log)
+        self._clock = BootClock()
         self._changing = threading.Lock()  # held while an instance is started or all are stopped
         self._notifying = threading.Lock()  # held while `restarting` changes
         self._watchers: list[threading.Thread] = []
@@ -142,7 +93,8 @@ class Stack:
         if not doing:
             return ""
         name, what = next(reversed(doing.items()))
-        last = next((tail(each.log, 1) for each in self.instances if each.name == name), [])
+        # The log of objects of Kubernetes repeats what is waited for.
+        last = next((tail(each.log, 1) for each in self.instances if each.name == name and each.spec.kubernetes is None), [])
         return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
 
     def boot(self) -> Endpoint:
@@ -154,7 +106,7 @@ class Stack:
         try:
             self._prepare()
             booting = time.monotonic()
-            self.deadline = booting + self.spec.ready.timeout
+            self.deadline = self._clock.now() + self.spec.ready.timeout
             self._bring_up()
             services = time.monotonic()
             endpoint, proven = self._check_and_warm_up()
@@ -165,6 +117,8 @@ class Stack:
         finally:
             self._waits.clear()
         self.facts |= {
+            "queue_s": round(self._clock.waited(), 3),
+            "places": places(self.instances),
             "services_s": round(services - booting, 3),
             "proof_s": round(proven - services, 3),
             "warm_up": {"requests": self.warm_up, "seconds": round(ended - proven, 3)},
@@ -240,24 +194,42 @@ class Stack:
     def _until_ready(self, instance: Instance, latest: float) -> None:
         """Waits until an instance is ready.
 
-        Raises BackendError after `latest` (time.monotonic()), or after the time limit of the instance's own readiness check.
+        Raises BackendError after `latest` (a time of the boot's clock), or after the time limit of the instance's own readiness check.
         """
         check = self._factory.ready_check(instance)
         self._waits[instance.name] = f"waiting for {check.http if check else 'its health'}"
+        self._until_placed(instance)
         if check is not None and check.timeout is not None:
-            latest = min(latest, time.monotonic() + check.timeout)
+            latest = min(latest, self._clock.now() + check.timeout)
         while problem := readiness_problem(instance, check):
             self._alive()
-            if time.monotonic() > latest:
+            if instance.spec.is_placed:  # Machines may be lost and replaced during a boot.
+                self._until_placed(instance)
+                self._waits[instance.name] = problem
+            if self._clock.now() > latest:
                 raise BackendError(f"{instance.name} is not ready in time: {problem}{port_conflict(instance, self.home)}{log_of(instance)}")
             self.stopping.wait(PAUSE)
         self.log(f"{instance.name} is ready: {instance.url_of(check.port, check.http) if check else 'it runs'}")
         self._waits.pop(instance.name, None)
 
+    def _until_placed(self, instance: Instance) -> None:
+        """Waits until a cluster has given an instance its machines, if it needs any. The boot's clock stands still meanwhile."""
+        unit = instance.running
+        if not isinstance(unit, PlacedUnit):
+            return
+        if unit.waits():
+            with self._clock.stopped():
+                while reason := unit.waits():
+                    self._alive()
+                    self._waits[instance.name] = reason
+                    self.stopping.wait(QUEUE_PAUSE)
+            self.log(f"{instance.name}: {unit.id} runs on {', '.join(unit.hosts) or 'no host any more'}")
+        instance.host = unit.host
+
     def _check_and_warm_up(self) -> tuple[Endpoint, float]:
         """Runs the readiness checks, then the warm-up. Returns the endpoint, and the time (time.monotonic()) of the end of the checks."""
         front, does = self._front, self._noting(self._front.name)
-        checks = self._readiness_checks(self.deadline, lambda check: does(f"readiness check `{check}`"))
+        checks = self._readiness_checks(self.deadline + self._clock.waited(), lambda check, problem: does(waiting_for(check, problem)))
         try:
             # Reversed, so that the URL of the first replica of a service counts
             self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}
@@ -277,7 +249,7 @@ class Stack:
     def _front(self) -> Instance:
         return next(each for each in self.instances if each.service == self.spec.front)
 
-    def _readiness_checks(self, deadline: float, on_wait: WriteLog) -> ReadinessChecks:
+    def _readiness_checks(self, deadline: float, on_wait: Callable[[str, str], None]) -> ReadinessChecks:
         url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
         return ReadinessChecks(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
@@ -310,9 +282,9 @@ class Stack:
             return
         self._set_restarting(instance, True)
         self._start(instance)
-        deadline = time.monotonic() + self.spec.ready.timeout
+        deadline = self._clock.now() + self.spec.ready.timeout
         self._until_ready(instance, deadline)
-        self._readiness_checks(deadline, lambda _: None).run_silent_checks(self._workers)
+        self._readiness_checks(deadline + self._clock.waited(), lambda _check, _problem: None).run_silent_checks(self._workers)
         self.log(f"{instance.name} serves again")
         self._set_restarting(instance, False)
 

@@ -12,6 +12,7 @@ from pytest_agentbench.backends.machine.ports import holder
 from pytest_agentbench.backends.stack import docker_engine
 from pytest_agentbench.backends.stack.instances import Instance, ServiceUnit
 from pytest_agentbench.backends.stack.ownership import is_marked
+from pytest_agentbench.backends.stack.placement import PlacedUnit
 from pytest_agentbench.backends.stack.spec import HttpCheck
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.cut_marks import beginning
@@ -170,6 +171,7 @@ def hint(lines: Sequence[str]) -> str | None:
     return None
 
 
+MOST_LOGS = 5  # logs of a service on several hosts whose ends are in an error message
 FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 
@@ -178,14 +180,20 @@ def log_of(instance: Instance, code: int | None = None) -> str:
 
     `code` is the exit code, if the instance has ended. If it means SIGKILL, there is advice about that, too.
     """
-    lines = tail(instance.log)
-    known = "".join(f"\nhint: {each}" for each in (hint(lines), kill_hint(code)) if each)
-    return f"{known}{_full_disk(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
+    unit = instance.running
+    if isinstance(unit, PlacedUnit):
+        logs, code = unit.logs()[:MOST_LOGS], None  # Kills of other machines are not counted on this one.
+    else:
+        logs = [instance.log]
+    ends = {log: tail(log) for log in logs}
+    known = "".join(f"\nhint: {each}" for each in (hint([line for lines in ends.values() for line in lines]), kill_hint(code)) if each)
+    texts = "".join(f"\nthe end of {log}:\n{indented(lines)}" for log, lines in ends.items())
+    return f"{known}{_full_disk(instance.log.parent)}{texts}"
 
 
 def port_conflict(instance: Instance, home: Path) -> str:
     """Returns a line if a program that does not belong to the stack uses one of the instance's ports, else an empty string."""
-    for port in instance.ports.values() if instance.spec.image is None else ():
+    for port in instance.ports.values() if instance.spec.image is None and not instance.spec.is_placed else ():
         if (pid := listener(port)) and not is_marked(pid, str(home)):
             return f"\nits port {port} is taken by {holder(port)}"
     return ""
@@ -194,8 +202,11 @@ def port_conflict(instance: Instance, home: Path) -> str:
 def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
     """Returns why an instance is not ready yet, or an empty string if it is ready.
 
-    Without a check in the YAML, the HEALTHCHECK of the image decides. An instance without either is ready when it runs.
+    Without a check in the YAML, the HEALTHCHECK of the image decides. An instance without either is ready when it runs. If a cluster runs
+    it, the cluster has to say that it is ready, too.
     """
+    if isinstance(unit := instance.running, PlacedUnit) and (problem := unit.problem()):
+        return problem
     if check is None:
         return _health_problem(instance.running)
     url = instance.url_of(check.port, check.http)

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +17,16 @@ from pytest_agentbench.backends.machine.gpus import Lease, lease, wait_released
 from pytest_agentbench.backends.machine.ports import Reserved, holder, is_free
 from pytest_agentbench.backends.machine.versions import program_of
 from pytest_agentbench.backends.stack.docker_engine import fetch
-from pytest_agentbench.backends.stack.ownership import LABEL, marked
-from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, expand, texts
-from pytest_agentbench.backends.stack.surroundings import NO_REPORTS, surroundings
+from pytest_agentbench.backends.stack.kubernetes_service import KubernetesService
+from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.placement import PlacedUnit, refuse_misplaced
+from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, expand_manifest
+from pytest_agentbench.backends.stack.service_process import ServiceProcess, environment
+from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService, job_environment
+from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, texts
+from pytest_agentbench.backends.stack.surroundings import NO_REPORTS
+from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
-from pytest_agentbench.lib.messages import LOG
-from pytest_agentbench.lib.process import end_group, foreign_environment
 
 RELEASE_TIMEOUT = 120.0  # seconds to wait for free GPU memory after the last service has ended
 PORTS_TIMEOUT = 5.0  # seconds to wait until all ports are free; a port that is not is used by another program
@@ -66,7 +67,7 @@ class Claims:
         """
         self._reserved.close()
         end = time.monotonic() + PORTS_TIMEOUT
-        for port in sorted({port for each in started for port in each.ports.values()}):
+        for port in sorted({port for each in started if not each.spec.is_placed for port in each.ports.values()}):
             self._wait_for(port, end)
         if gpus := self._lease.gpus:
             left = wait_released(gpus, [], RELEASE_TIMEOUT)
@@ -87,7 +88,7 @@ class Claims:
 
 def refuse_taken(instances: Iterable[Instance]) -> None:
     """Raises BackendError if another program uses a port that the YAML sets."""
-    for each in instances:
+    for each in (each for each in instances if not each.spec.is_placed):
         for port in {each.spec.port, *each.spec.ports.values()} - {0}:
             if not is_free(port):
                 raise BackendError(f"{each.name} needs port {port}, which is used by {holder(port)}; end it, or set another port")
@@ -104,7 +105,7 @@ def fetch_images(factory: Factory, instances: Iterable[Instance], on_wait: Write
 
 
 class ServiceUnit(Protocol):
-    """The interface of the process or container of one instance: `ServiceProcess` or `Container`. It can be started once."""
+    """The interface of what runs one instance: `ServiceProcess`, `Container` or a `PlacedUnit`. It can be started once."""
 
     log: Path
     command: str  # quoted as for a shell, without secrets
@@ -125,69 +126,6 @@ class ServiceUnit(Protocol):
         """Ends the process or container: SIGTERM, and SIGKILL after `grace` seconds. May be called twice, or without a start."""
 
 
-class ServiceProcess:
-    """A service of a stack that runs as a process, in its own process group."""
-
-    def __init__(self, run: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """Creates the object; `start` starts the process. `env` is the complete environment, because nothing is inherited."""
-        self.run, self.env, self.cwd, self.log = list(run), dict(env), cwd, log
-        self.command = shlex.join(run)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    def start(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = str(self.cwd / self.run[0]) if "/" in self.run[0] else self.run[0]
-        program = shutil.which(command, path=self.env.get("PATH"))
-        if program is None:
-            raise BackendError(f"the command {self.run[0]!r} (of `{self.command}`) does not exist; set `python` to an environment with it")
-        try:
-            with self.log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    [program, *self.run[1:]],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**self.env, LOG: str(self.log.absolute())},
-                    cwd=self.cwd,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise BackendError(f"`{self.command}` cannot be started: {error.strerror}: {error.filename}") from error
-
-    def exit_code(self) -> int | None:
-        return self._process.poll() if self._process else None
-
-    def health(self) -> str | None:
-        return None
-
-    def wait(self) -> int:
-        assert self._process is not None
-        return self._process.wait()
-
-    def stop(self, grace: float) -> None:
-        """Ends the process and its group: SIGTERM, and SIGKILL after `grace` seconds. Then kills what is left of the group."""
-        if self._process is not None:
-            end_group(self._process, grace)
-
-
-def environment(own: Mapping[str, str], run_dir: Path, bin_folder: Path | None) -> dict[str, str]:
-    """Returns the environment variables of a service that is a process.
-
-    They are those of the user, without variables of the test run and TMPDIR, and with the interpreter's folder first on PATH. Variables of
-    the YAML (`own`) take precedence over those of the user, and these over our defaults. The variable that marks the processes of a stack
-    is added.
-    """
-    inherited = foreign_environment()
-    if bin_folder is not None:
-        inherited["PATH"] = f"{bin_folder}{os.pathsep}{inherited.get('PATH', os.defpath)}"
-    inherited.pop("TMPDIR", None)
-    return {**surroundings(run_dir, inherited), **inherited, **own, **marked(str(run_dir.parent))}
-
-
 HOST = "127.0.0.1"
 PACKAGE = "pytest_agentbench."  # prefix of the modules of this package in a command
 
@@ -204,6 +142,8 @@ class Instance:
     gpus: list[str] = field(default_factory=list)
     running: ServiceUnit | None = None
     restarts: int = 0  # number of restarts so far
+    base: str | None = None  # URL of a service in Kubernetes, empty if it has none; None for other services
+    host: str = HOST  # address of the machine; empty if that is not known yet, or if it has none of its own
 
     @property
     def name(self) -> str:
@@ -212,10 +152,13 @@ class Instance:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.ports['port']}"
+        """The URL of its main port, without a path. Empty if it has none."""
+        if self.base is not None:
+            return self.base
+        return f"http://{self.host}:{self.ports['port']}" if "port" in self.ports else ""
 
     def url_of(self, port: str, path: str) -> str:
-        return f"http://{HOST}:{self.ports[port]}{path}"
+        return f"{self.url}{path}" if port == "port" else f"http://{self.host}:{self.ports[port]}{path}"
 
 
 class Factory:
@@ -224,9 +167,12 @@ class Factory:
     Templates such as `{engine.port}` may refer to the ports and URLs of all instances.
     """
 
-    def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance]) -> None:
-        self.spec, self.home, self.run_dir = spec, home, home / "run"
-        self._shared = {
+    def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance], *, dry_run: bool = False) -> None:
+        """Creates the factory. With `dry_run`, nothing will be started, so missing interpreters and secrets are no errors."""
+        self.spec, self.home, self.run_dir, self._dry_run = spec, home, home / "run", dry_run
+        self._instances = instances
+        self._kubernetes: dict[str, ManifestSpec] = {}  # service -> its key `kubernetes`, without templates
+        self._texts = {
             **{name: str(value) for name, value in spec.settings.items()},
             **({"model": spec.model} if spec.model else {}),
             "here": spec.here,
@@ -234,10 +180,20 @@ class Factory:
             "run_dir": str(self.run_dir),
             "logs": str(instances[0].log.parent),
         }
-        for each in reversed(instances):  # The first replica is last, so that its port and URL count.
-            self._shared |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url}
-        for name in spec.services:
-            self._shared[f"{name}.urls"] = ",".join(each.url for each in instances if each.service == name)
+
+        for each in instances:
+            if each.spec.kubernetes is not None:
+                self._kubernetes[each.service] = place = each.spec.kubernetes.expanded(self._texts, _where(each))
+                each.base = place.url or ""
+
+    def _shared(self) -> dict[str, str]:
+        """Returns the values of the templates that all services know. Those of hosts are known when their services run."""
+        values = dict(self._texts)
+        for each in reversed(self._instances):  # The first replica is last, so that its port and URL count.
+            values |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url, f"{each.service}.host": each.host}
+        for name in self.spec.services:
+            values[f"{name}.urls"] = ",".join(each.url for each in self._instances if each.service == name)
+        return values
 
     def make(self, instance: Instance) -> ServiceUnit:
         """Returns the process or container of an instance, not started yet.
@@ -251,6 +207,10 @@ class Factory:
         own |= self._secrets(instance)
         if instance.spec.image is not None:
             return self._container(instance, command, {**NO_REPORTS, **own}, values, where)
+        if instance.spec.on is not None:
+            return self._slurm_job(instance, command, own, python)
+        if instance.spec.kubernetes is not None:
+            return self._objects(instance, values)
         own |= {"CUDA_VISIBLE_DEVICES": ",".join(instance.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
         return ServiceProcess(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
@@ -264,6 +224,8 @@ class Factory:
         known = self._values(instance, None).keys() | {"python"}
         for text in (*texts(instance.spec), *self.spec.env.values(), *filter(None, [self.spec.python])):
             expand(text, dict.fromkeys(known, ""), _where(instance))
+        if instance.spec.kubernetes is not None:
+            self._objects(instance, dict.fromkeys(known, "x"))
 
     def check(self, instance: Instance) -> None:
         """Checks the templates, interpreter and secrets of an instance before anything is started.
@@ -295,8 +257,11 @@ class Factory:
         return check.model_copy(update={"http": expand(check.http, values, where), "says": expand(check.says, literal, where)})
 
     def _values(self, instance: Instance, python: Path | None) -> dict[str, str]:
-        own = {"replica": str(instance.replica), "gpus": str(len(instance.gpus)), "gpu_list": ",".join(instance.gpus)}
-        return {**self._shared, **_ports("", instance.ports), **own, **({"python": str(python)} if python else {})}
+        own = {"replica": str(instance.replica), **_ports("", instance.ports), **({"python": str(python)} if python else {})}
+        if instance.spec.on is not None:
+            placement = instance.spec.on.slurm
+            return {**self._shared(), **own, "gpus": str(placement.gpus), "hosts": str(placement.hosts), "leader": LEADER, "rank": RANK}
+        return {**self._shared(), **own, "gpus": str(len(instance.gpus)), "gpu_list": ",".join(instance.gpus)}
 
     def _python(self, instance: Instance) -> Path | None:
         python = instance.spec.python or self.spec.python
@@ -304,7 +269,13 @@ class Factory:
             return None
         from pytest_agentbench.backends.machine.environments import resolve_python
 
-        return resolve_python(expand(python, self._values(instance, None), _where(instance)), Path(self.spec.here))
+        name = expand(python, self._values(instance, None), _where(instance))
+        try:
+            return resolve_python(name, Path(self.spec.here))
+        except MissingError:
+            if not self._dry_run:
+                raise
+            return Path("/environment-that-does-not-exist", name.strip("/"), "bin", "python")
 
     def _path(self, instance: Instance) -> dict[str, str]:
         """Returns {PYTHONPATH: folder} if the instance runs a module of this package in another environment, else an empty dictionary."""
@@ -315,10 +286,24 @@ class Factory:
         return {"PYTHONPATH": str(package_path())} if foreign and any(word.startswith(PACKAGE) for word in spec.run) else {}
 
     def _secrets(self, instance: Instance) -> dict[str, str]:
+        if self._dry_run:
+            return {}
         for name in instance.spec.secrets:
             if not os.environ.get(name):
                 raise MissingError(f"services.{instance.service} needs the environment variable {name}, which is not set")
         return {name: os.environ[name] for name in instance.spec.secrets}
+
+    def _objects(self, instance: Instance, values: Mapping[str, str]) -> PlacedUnit:
+        place = self._kubernetes[instance.service]
+        text = expand_manifest(Path(self.spec.here, place.manifest), values, _where(instance))
+        return KubernetesService(instance.name, text, str(Path(self.spec.here, place.manifest)), place, instance.log, self.home)
+
+    def _slurm_job(self, instance: Instance, command: list[str], own: Mapping[str, str], python: Path | None) -> PlacedUnit:
+        assert instance.spec.on is not None
+        secret = {*instance.spec.secrets}
+        env = {**job_environment(python.parent if python else None), **{name: value for name, value in own.items() if name not in secret}}
+        cwd = Path(self.spec.here, expand(instance.spec.cwd or "", self._values(instance, python), _where(instance)))
+        return SlurmService(instance.name, command, env, str(cwd), instance.spec.on.slurm, instance.log, self.home)
 
     def _container(
         self, instance: Instance, command: list[str], env: Mapping[str, str], values: Mapping[str, str], where: str
@@ -345,20 +330,33 @@ def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[I
     made = []
     for name, service in spec.services.items():
         for replica in range(service.replicas):
-            ports = {port: number or take() for port, number in {"port": service.port, **service.ports}.items()}
-            instance = Instance(name, replica, service, ports, Path())
-            made.append(replace(instance, log=logs / f"{instance.name}.log"))
+            numbers = {"port": service.port, **service.ports}
+            ports = {port: number or take() for port, number in numbers.items() if number or not service.is_placed}
+            instance = Instance(name, replica, service, ports, Path(), host="" if service.is_placed else HOST)
+            made.append(replace(instance, log=logs / f"{instance.name}{'.rank0' if service.on else ''}.log"))
     return made
 
 
 def refuse_mistakes(spec: StackSpec) -> None:
-    """Raises ConfigError if a stack has an unknown template, or services that wait for each other."""
+    """Raises ConfigError if a stack has an unknown template, services that wait for each other, or keys that do not fit a cluster."""
     dependencies(spec)
+    refuse_misplaced(spec)
     instances = instances_of(spec, Path(), lambda: 0)
     factory = Factory(spec, Path(), instances)
     for each in instances:
         factory.check_texts(each)
     expand(spec.labels.trace or "", {"run_dir": ""}, "labels.trace")
+
+
+def submissions(spec: StackSpec, logs: Path) -> dict[str, str]:
+    """Returns instance -> what would be submitted for it to a cluster, a job script or a manifest, without submitting it.
+
+    `logs` is the folder that job scripts name for logs. Ports and URLs of services on this machine are not known, so ports are 0.
+    """
+    instances = instances_of(spec, logs, lambda: 0)
+    factory = Factory(spec, Path("dry-run"), instances, dry_run=True)
+    units = {each.name: factory.make(each) for each in instances if each.spec.is_placed}
+    return {name: unit.text() for name, unit in units.items() if isinstance(unit, PlacedUnit)}
 
 
 def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:

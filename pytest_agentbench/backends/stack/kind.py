@@ -17,7 +17,8 @@ from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack import registry
 from pytest_agentbench.backends.stack.protocol import ServicesRestarting
-from pytest_agentbench.backends.stack.spec import StackSpec, expand
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.backends.telemetry.samples import Sources
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.config import load_yaml
@@ -39,7 +40,17 @@ def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
         if unknown := [key for key in other if key not in ("services", "include", "note")]:
             raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
         services = _merged(services, with_included(other, file.parent / str(name))["services"], file)
-    return {**data, "services": _merged(services, data.get("services") or {}, file)}
+    return {**data, "services": _merged(services, with_on(data.get("services") or {}), file)}
+
+
+def with_on(services: Any) -> Any:
+    """Returns services with the key `on`. A YAML parser reads the key `on` as true."""
+    if not isinstance(services, dict):
+        return services
+    return {
+        name: {"on" if key is True else key: value for key, value in service.items()} if isinstance(service, dict) else service
+        for name, service in services.items()
+    }
 
 
 def _merged(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -208,6 +219,11 @@ class StackKind(StackSpec, BackendSpec):
         from pytest_agentbench.backends.stack.instances import refuse_mistakes
 
         refuse_mistakes(self)
+
+    def submissions(self) -> Iterator[tuple[str, str]]:
+        from pytest_agentbench.backends.stack.instances import submissions
+
+        yield from submissions(self, Path("reports", "RUN", "backend").absolute()).items()
 
     def checks(self, *, reach: bool) -> Iterator[Check]:
         from pytest_agentbench.backends.doctor.host import stack_checks

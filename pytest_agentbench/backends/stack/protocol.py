@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.backends.telemetry.samples import Target
-from pytest_agentbench.lib.messages import PROTOCOL, Messages, refusal
+from pytest_agentbench.lib.wire import PROTOCOL, Messages, refusal
 from pytest_agentbench.records import OPEN, Endpoint, Json
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import assert_never
 
 from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, leftovers, lock, processes, remove
+from pytest_agentbench.backends.stack.placed import end_placed, has_notes
 from pytest_agentbench.backends.stack.protocol import (
     FROM_DAEMON,
     BootFailed,
@@ -43,8 +44,8 @@ from pytest_agentbench.backends.stack.surroundings import inherited
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import codec, wire
-from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import Child, is_suspended
+from pytest_agentbench.lib.wire import OtherVersion
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
 from pytest_agentbench.suites.roles import ModelSpec
@@ -378,9 +379,14 @@ def clean_up_orphans() -> str:
 
 
 def clean_up_one(home: Path) -> list[str]:
-    """Ends the processes and removes the containers of one stack whose daemon is dead. Returns a description of each."""
+    """Ends the processes of one stack whose daemon is dead, and what clusters run for it, and removes its containers.
+
+    Returns a description of each.
+    """
     killed = [f"process {pid}" for pid in kill_marked(str(home))]
     left = leftovers(lambda stack: stack != str(home))
     remove(left)
-    shutil.rmtree(home, ignore_errors=True)
-    return [*killed, *(f"{each.kind} {each.name}" for each in left)]
+    placed = end_placed(home)
+    if not has_notes(home):
+        shutil.rmtree(home, ignore_errors=True)
+    return [*killed, *placed, *(f"{each.kind} {each.name}" for each in left)]

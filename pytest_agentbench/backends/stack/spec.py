@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from pytest_agentbench.backends.spec import BackendKeys
+from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, Placement
+from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import PositiveSeconds, Spec
 from pytest_agentbench.suites.roles import RoleName, RoleSpec, own_names
 
-#: A template in a command, an environment value or a mount: {port}, {engine.url}, {max_model_len}. Braces of JSON do not match.
-TEMPLATE = re.compile(r"\{([a-z_][\w-]*(?:\.[\w-]+)*)\}", re.IGNORECASE)
-
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 #: Names in templates that a service or a setting cannot take.
-RESERVED = frozenset({"port", "url", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "home", "here", "python"})
+RESERVED = frozenset(
+    {"port", "url", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "home", "here", "python", "leader", "rank", "hosts"}
+)
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free one
 
@@ -102,14 +103,24 @@ class ContainerSpec(Spec):
 
 
 class ServiceSpec(Spec):
-    """One service of a stack: a process or, with `image`, a container."""
+    """One service of a stack: a process or, with `image`, a container of this machine, or something that a cluster runs."""
 
     run: CommandLine = Field(
-        default=[], description="The command, word by word. It may be left out only for a container whose image has a command."
+        default=[],
+        description="The command, word by word. It may be left out for a container whose image has a command, and with `kubernetes`.",
     )
     image: str | None = Field(default=None, description="The image of [a container](containers.md). Without it, the service is a process.")
     container: ContainerSpec = Field(
         default=ContainerSpec(), description="[What the container gets](containers.md#what-a-container-gets) beyond its image and command."
+    )
+    on: Placement | None = Field(
+        default=None,
+        description="`{slurm: {hosts: 2, gpus: 8}}` runs the command "
+        "[on hosts of Slurm](services-on-clusters.md#services-on-hosts-of-slurm). Without it, the service runs on this machine.",
+    )
+    kubernetes: ManifestSpec | None = Field(
+        default=None,
+        description="`{manifest: FILE, url: URL}` creates [objects in a cluster](services-on-clusters.md#services-in-kubernetes) instead.",
     )
     python: str | None = Field(
         default=None,
@@ -160,8 +171,8 @@ class ServiceSpec(Spec):
 
     @model_validator(mode="after")
     def _can_be_started(self) -> Self:
-        if not self.run and self.image is None:
-            raise ValueError("must have `run` (a command) or `image` (a container)")
+        if not self.run and self.image is None and self.kubernetes is None:
+            raise ValueError("must have `run` (a command), `image` (a container) or `kubernetes` (a manifest)")
         if isinstance(self.gpus, list) and self.replicas > 1:
             raise ValueError("only a single replica can have a list of GPUs; define a service for each replica")
         if self.replicas > 1 and (self.port or any(self.ports.values())):
@@ -173,6 +184,19 @@ class ServiceSpec(Spec):
                 raise ValueError(f"port {check.port!r} is not a port of this service; it has: {', '.join(['port', *self.ports])}")
         return self
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether a cluster runs it on other machines."""
+        return self.on is not None or self.kubernetes is not None
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is a command, on this machine or on hosts that share its files."""
+        return self.image is None and self.kubernetes is None
+
+
+WORKERS = "Dynamo's worker type -> least number of workers, for example `{prefill: 1, decode: 2}`."
+
 
 class ReadySpec(Spec):
     """The readiness checks of the whole stack, made at its endpoint."""
@@ -183,9 +207,7 @@ class ReadySpec(Spec):
         "`--agentbench-set backend.ready.timeout=30m` changes it.",
     )
     in_a_row: PositiveInt = Field(default=2, description="The number of consecutive chats that have to succeed.")
-    workers: dict[str, PositiveInt] = Field(
-        default={}, description="Dynamo's worker type -> least number of workers, for example `{prefill: 1, decode: 2}`."
-    )
+    workers: dict[str, PositiveInt] = Field(default={}, description=WORKERS)
     tools: Literal["auto", "required", "none"] = Field(
         default="auto", description="The `tool_choice` of the tool check: `auto`, `required`, or `none` for a stack that cannot call tools."
     )
@@ -331,18 +353,6 @@ class StackSpec(BackendKeys):
         return self.endpoint or list(self.services)[-1]
 
 
-def expand(text: str, values: Mapping[str, str], where: str) -> str:
-    """Replaces the templates in a text by values. Raises ConfigError for an unknown template, with `where` and the known names."""
-
-    def value(match: object) -> str:
-        name = match[1]  # type: ignore[index]
-        if name not in values:
-            raise ConfigError(f"{where}: {{{name}}} is unknown; known: {', '.join(f'{{{known}}}' for known in sorted(values))}")
-        return values[name]
-
-    return TEMPLATE.sub(value, text)
-
-
 def texts(service: ServiceSpec) -> Iterator[str]:
     """Yields all texts of a service that may contain templates."""
     yield from service.run
@@ -351,6 +361,8 @@ def texts(service: ServiceSpec) -> Iterator[str]:
     yield from service.container.mounts.values()
     yield from service.container.entrypoint or ()
     yield from filter(None, (service.image, service.cwd, service.python))
+    if service.kubernetes is not None:
+        yield from (value for _, value in service.kubernetes if value)
     if service.ready is not None:
         yield from (service.ready.http, service.ready.says)
 

@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import assert_never
 
 from pytest_agentbench.backends.stack.boot import Stack
+from pytest_agentbench.backends.stack.placed import has_notes
 from pytest_agentbench.backends.stack.protocol import (
     BootFailed,
     BootProgress,
@@ -49,9 +50,9 @@ from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.foreign import block
-from pytest_agentbench.lib.messages import Refused, read_config, serving
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.wire import Refused, read_config, serving
 
 FIRST_HOLDER = 20.0  # seconds that the starter of the stack daemon has to connect
 PROGRESS_EVERY = 0.5  # seconds between two BootProgress messages
@@ -119,7 +120,8 @@ class StackDaemon:
         self._write_facts(lambda facts: replace(facts, state="stopping"))
         self.stack.stop()
         listener.close()
-        shutil.rmtree(self.home, ignore_errors=True)
+        if not has_notes(self.home):  # Otherwise a cluster still runs something, which the next session ends.
+            shutil.rmtree(self.home, ignore_errors=True)
         os.close(self._lock)
 
     def _boot(self) -> None:

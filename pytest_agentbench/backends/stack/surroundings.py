@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_agentbench.backends.machine.versions import named_files, packages_of, program_of
-from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec, expand
+from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec
+from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
 from pytest_agentbench.lib.process import foreign_environment
@@ -58,7 +59,7 @@ def inherited(spec: StackSpec) -> Json:
 
     A kept stack is only reused if this has not changed since its start.
     """
-    processes = {name: service for name, service in spec.services.items() if service.image is None}
+    processes = {name: service for name, service in spec.services.items() if service.is_command}
     return {
         "environment": variables(foreign_environment()) if processes else {},
         "packages": {name: _packages(spec, service) for name, service in processes.items()},

@@ -12,8 +12,7 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.foreign import USUAL
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
-from pytest_agentbench.reports.page.blocks import block_text, encoded, packed
-from pytest_agentbench.reports.page.conversations import NumberedRollouts
+from pytest_agentbench.reports.page.blocks import NumberedRollouts, block_text, encoded, packed
 from pytest_agentbench.reports.page.pictures import BINS, LEAST_BIN, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.runs.journal import FILE, read_journal, with_cut_reasons

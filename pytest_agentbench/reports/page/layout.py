@@ -19,9 +19,9 @@ from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import AnyBlock, Bullets, Content, Document, Fact, Level, Measure, Note, Section, Table, plain
 from pytest_agentbench.reports.html import Address, HtmlLayout, PlacedBlock, blocks_html, no_address, text
+from pytest_agentbench.reports.html_elements import DEFINITIONS, FOCUSED_TOOLTIP, with_tooltips
 from pytest_agentbench.reports.page.blocks import encoded
 from pytest_agentbench.reports.page.data import RunData
-from pytest_agentbench.reports.tooltips import DEFINITIONS, FOCUSED_TOOLTIP, with_tooltips
 
 LONGEST = 300  # maximum characters of an address; rollouts with longer names have no links
 

@@ -14,13 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.checked_lines import opened
 from pytest_agentbench.lib.file_system import lock
+from pytest_agentbench.lib.json_text import opened
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import no_address
-from pytest_agentbench.reports.page.blocks import encoded
-from pytest_agentbench.reports.page.conversations import NumberedRollouts
+from pytest_agentbench.reports.page.blocks import NumberedRollouts, encoded
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, main, mains_of, urls_of
 from pytest_agentbench.reports.page.layout import RolloutLinks, page, run_html
 from pytest_agentbench.reports.page.pictures import Distributions, intervals, server_series

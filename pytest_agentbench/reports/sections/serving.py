@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
-from pytest_agentbench.metrics.slow_calls import SlowCall
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SlowCall
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch, unusable_reason
 from pytest_agentbench.metrics.timeline import part_names
 from pytest_agentbench.reports import phrases, serving_phrases

@@ -22,11 +22,10 @@ from typing import NoReturn
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.capture import FORMAT
-from pytest_agentbench.lib.messages import end_with_parent
-from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
 from pytest_agentbench.lib.process import ROLLOUT, end_marked, end_text
+from pytest_agentbench.lib.standard_streams import FORMAT, IN_A_ROLLOUT, refuse_input
 from pytest_agentbench.lib.supervisor import signal_group
+from pytest_agentbench.lib.wire import end_with_parent
 from pytest_agentbench.rollouts.isolation import inside
 from pytest_agentbench.rollouts.isolation.inside import PrintedOutput
 from pytest_agentbench.rollouts.isolation.protocol import (

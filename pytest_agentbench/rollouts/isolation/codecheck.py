@@ -20,11 +20,11 @@ from typing import NoReturn
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib import codec, json_text, messages
-from pytest_agentbench.lib.messages import end_with_parent, read_config
-from pytest_agentbench.lib.no_terminal import AT_IMPORT, refuse_input
+from pytest_agentbench.lib import codec, json_text, wire
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
+from pytest_agentbench.lib.standard_streams import AT_IMPORT, refuse_input
 from pytest_agentbench.lib.user_code import is_import_path, search_path
+from pytest_agentbench.lib.wire import end_with_parent, read_config
 from pytest_agentbench.records import Scale
 from pytest_agentbench.rollouts.isolation.protocol import FROM_CODE_CHECK, CodeCheckConfig, Declarations, FromCodeCheck, NotLoaded
 from pytest_agentbench.rollouts.rollout import prepare
@@ -71,7 +71,7 @@ def main() -> NoReturn:
     end_with_parent(os.getppid(), signal.SIGKILL)
     answer = os.dup(1)
     os.dup2(2, 1)
-    os.write(answer, json.dumps(messages.header(_answer())).encode() + b"\n")
+    os.write(answer, json.dumps(wire.header(_answer())).encode() + b"\n")
     os._exit(0)
 
 

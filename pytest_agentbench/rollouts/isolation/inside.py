@@ -18,8 +18,8 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.capture import LOG_LIMIT, Log, print_exception
 from pytest_agentbench.lib.foreign import Sizes
+from pytest_agentbench.lib.standard_streams import LOG_LIMIT, Log, print_exception
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Draft, Json, ToolCall
 from pytest_agentbench.rollouts.isolation.protocol import (

@@ -19,9 +19,9 @@ from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent, s
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached, RolloutError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.foreign import USUAL, Sizes
-from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.lib.process import end_text
 from pytest_agentbench.lib.user_code import is_import_path
+from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import JUDGE, Answer, Json, Rollout, Score
 from pytest_agentbench.rollouts.attempt_context import current

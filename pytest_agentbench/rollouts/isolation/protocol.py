@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_agentbench.lib.foreign import Sizes
-from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.llm.client import ModelFacts
 from pytest_agentbench.records import Draft, Json, Rollout, Scale, Score, ToolCall
 from pytest_agentbench.suites.suite import PoolSuite, Scenario

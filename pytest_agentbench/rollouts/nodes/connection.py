@@ -1,7 +1,9 @@
-"""The connection of a node worker to the pool of a session: a TCP socket, with TLS or without, which several threads use."""
+"""The connection of a node worker to the pool of a session: its socket, the versions that both sides have to share, and when it is lost."""
 
 from __future__ import annotations
 
+import os
+import platform
 import select
 import socket
 import ssl
@@ -14,10 +16,75 @@ from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import json_text, wire
-from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.lib.remedies import lasts
-from pytest_agentbench.lib.tls import Trust
-from pytest_agentbench.rollouts.nodes.protocol import ROLE
+from pytest_agentbench.lib.connection_security import Trust, lasts
+from pytest_agentbench.lib.wire import Hello
+from pytest_agentbench.rollouts.nodes.protocol import ROLE, Join
+from pytest_agentbench.rollouts.nodes.suite_files import package_hash
+
+
+def versions() -> tuple[str, str]:
+    """Returns the hash of this package's code, and the version of Python without the patch number."""
+    return package_hash(), ".".join(platform.python_version_tuple()[:2])
+
+
+def join_problem(join: Join) -> str:
+    """Returns why a node worker cannot take part in a session of this process, or an empty text."""
+    if join.slots < 1:
+        return f"it has {join.slots} slots"
+    own = versions()
+    if (join.package, join.python) == own:
+        return ""
+    return (
+        f"it has package {join.package} on Python {join.python}, and the session has package {own[0]} on Python {own[1]}; "
+        "install the same version of pytest-agentbench on both"
+    )
+
+
+PERIOD = 1.0  # seconds between two calls of `is_too_long`
+LATE = 1.0  # seconds by which a call may be late without an effect
+
+#: Seconds without a message after which a side gives up the connection. 10 s were a false alarm on a busy machine.
+SILENCE = 25.0
+
+VARIABLE = "AGENTBENCH_NODES_SILENCE"  # environment variable of a session with another limit in seconds, for tests
+
+
+def silence_limit() -> float:
+    """Returns the limit of a session in seconds. Its node workers get it with `Welcome`."""
+    return float(os.environ.get(VARIABLE, SILENCE))
+
+
+class Silence:
+    """The time since the last message of the other side, as one side of a connection counts it.
+
+    `is_too_long` has to be called every PERIOD seconds. If a call comes late, this process or its machine was stopped or too busy, which
+    says nothing about the other side. So the count then begins anew, but only once between two messages. Times are those of
+    `time.monotonic()` in seconds.
+    """
+
+    def __init__(self, limit: float = SILENCE) -> None:
+        self.limit = limit
+        self._heard = self._called = time.monotonic()
+        self._has_begun_anew = False
+
+    def end(self) -> None:
+        """Notes that a message has come."""
+        self._heard = time.monotonic()
+        self._has_begun_anew = False
+
+    def is_too_long(self) -> bool:
+        """Returns whether the other side has been silent for longer than the limit."""
+        now = time.monotonic()
+        if now - self._called > PERIOD + LATE and not self._has_begun_anew:
+            self._heard, self._has_begun_anew = now, True
+        self._called = now
+        return now - self._heard > self.limit
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the last message, or since the count began anew."""
+        return time.monotonic() - self._heard
+
 
 CONNECT = 10.0  # seconds for connecting and for the TLS handshake
 KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))  # keeps the entries of firewalls between the machines

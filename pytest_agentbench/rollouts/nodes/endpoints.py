@@ -5,6 +5,7 @@ The pool sends `for_nodes`, and a node worker uses `on_node` of what it gets.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ipaddress
 import os
@@ -139,3 +140,9 @@ def is_local_address(host: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_unspecified
+
+
+def is_readable(writer: asyncio.StreamWriter) -> bool:
+    """Returns whether others can read a connection: it is not encrypted, and it leads to another machine."""
+    peer = writer.get_extra_info("peername")
+    return writer.get_extra_info("ssl_object") is None and not (peer and is_local_address(peer[0]))

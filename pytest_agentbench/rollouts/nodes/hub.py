@@ -7,23 +7,21 @@ import dataclasses
 import itertools
 import socket
 import time
-from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.door import Door
+from pytest_agentbench.lib.authentication import HELLO, PATIENCE, Door
+from pytest_agentbench.lib.connection_security import server_context
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.introductions import HELLO, PATIENCE
-from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.lib.tls import server_context
+from pytest_agentbench.lib.wire import Hello
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts.nodes import suite_files
-from pytest_agentbench.rollouts.nodes.breaker import Breaker
-from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_local_address
-from pytest_agentbench.rollouts.nodes.joined_node import AttemptLease, JoinedNode
+from pytest_agentbench.rollouts.nodes.connection import PERIOD, Silence, join_problem, silence_limit
+from pytest_agentbench.rollouts.nodes.endpoints import for_nodes, is_readable
+from pytest_agentbench.rollouts.nodes.joined_node import JoinedNode, NodeTemplates
+from pytest_agentbench.rollouts.nodes.node_choice import Breaker, NodeChoice, NodeLosses, never_ran
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
     ROLE,
@@ -46,9 +44,6 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     Tock,
     Welcome,
 )
-from pytest_agentbench.rollouts.nodes.silence import PERIOD, Silence, silence_limit
-from pytest_agentbench.rollouts.nodes.templates import NodeTemplates
-from pytest_agentbench.rollouts.nodes.versions import join_problem
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
@@ -58,7 +53,6 @@ from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.nodes import NodeCpu
 from pytest_agentbench.suites.suite import Task
 
-MOST_LOSSES = 3  # node workers that may be lost while the same rollout runs, after which it ends as infra_error
 NOTES = 10  # calls of `Silence.is_too_long` between two notes of the state of a node worker
 LARGEST = 256 << 20  # bytes of a message of a node worker at most: a record with its requests and replies
 GOODBYE = 8.0  # seconds that node workers get to end when the session ends
@@ -90,8 +84,6 @@ class Hub:
     `attempt` has a node worker make one attempt. If that node worker is lost before the record has come, it raises Interrupted, and the
     scheduler puts the rollout back into its queue. `point_at` directs all node workers to a backend, also those that join later.
 
-    A scenario and trial runs on the same node in all arms of an A/B session, as long as a node worker of that node is there.
-
     Not thread-safe: all methods run on the pool's event loop.
     """
 
@@ -108,11 +100,7 @@ class Hub:
         self._salt = ""
         self._point = 0  # number of the last `PointNode`
         self._names, self._leases = itertools.count(1), itertools.count(1)
-        self._losses: Counter[RolloutKey] = Counter()
-        self._places: dict[tuple[str, str, int], str] = {}  # suite, scenario and trial -> node where it runs
-        self._origins: Mapping[str, str] = (
-            {} if settings.blocks is None else {name: o.variant for name, o in settings.blocks.origins.items()}
-        )
+        self._choice, self._losses = NodeChoice(settings.blocks), NodeLosses()
         self._templates = NodeTemplates(link, host.apply_holds)
         self._changed = asyncio.Condition()
         self._nobody_since = time.monotonic()
@@ -214,7 +202,7 @@ class Hub:
         for other in [*self._nodes.values()]:
             if other.join.instance == join.instance:
                 await self._lose(other, "it has connected again")
-        node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(self._silence_s), in_clear=_is_readable(writer))
+        node = JoinedNode(f"w{next(self._names)}{self._suffix}", join, writer, Silence(self._silence_s), in_clear=is_readable(writer))
         terms = self._terms
         node.send(Welcome(node.name, self._settings, terms.budgets, terms.taps, terms.sandboxes, terms.backend, self._silence_s), files)
         self._nodes[node.name] = node
@@ -306,7 +294,7 @@ class Hub:
         self._addresses.add_lines(lease.key, lines)
         node.attempts += 1
         if message.interrupted and message.is_lost:
-            self._give_back(lease, rollout)
+            self._losses.give_back(lease, rollout)
             return
         if message.interrupted:
             lease.ended.set_exception(Interrupted(rollout))
@@ -321,17 +309,6 @@ class Hub:
         node.send(NotAdmitted(why, again))
         await self._lose(node, why)
 
-    def _give_back(self, lease: AttemptLease, rollout: Rollout) -> None:
-        """Has the scheduler repeat an interrupted attempt. Counts it, and ends the rollout if that has happened too often."""
-        self._losses[lease.key] += 1
-        if self._losses[lease.key] < MOST_LOSSES:
-            lease.ended.set_exception(Interrupted(rollout))
-        else:
-            lease.ended.set_result(dataclasses.replace(rollout, reason=f"{self._why_ended(lease.key)}; the last one: {rollout.reason}"))
-
-    def _why_ended(self, key: RolloutKey) -> str:
-        return f"{self._losses[key]} node workers were lost while this rollout ran; run it alone with -k"
-
     async def _lose(self, node: JoinedNode, why: str) -> None:
         """Gives the leases of a node worker back. Does nothing if that has happened already."""
         if self._nodes.pop(node.name, None) is None:
@@ -343,7 +320,7 @@ class Hub:
         if node.pointed:
             self._link.tell(node.record(self._settings.session, None if self._ending else why))
         for lease in open_leases:
-            self._give_back(lease, lease.lost(reason, node.name))
+            self._losses.give_back(lease, lease.lost(reason, node.name))
         if not self._ending and (open_leases or (node.join.node, why) not in self._told):
             self._told[node.join.node, why] = None
             again = f"; {len(open_leases)} rollout{'s run' if len(open_leases) > 1 else ' runs'} again" if open_leases else ""
@@ -372,13 +349,13 @@ class Hub:
 
         Waits until a node worker is free. A rollout that was in flight at MOST_LOSSES lost node workers ends as infra_error.
         """
-        if self._losses[key] >= MOST_LOSSES:
-            return _never_ran(key, self._why_ended(key))
+        if self._losses.is_over(key):
+            return never_ran(key, self._losses.why_ended(key))
         async with self._changed:
             await self._changed.wait_for(lambda: self._stopped or self._choose(key) is not None)
             if (node := self._choose(key)) is None:
-                return _never_ran(key, self._stopped)
-            self._places[self._place_of(key)] = node.join.node
+                return never_ran(key, self._stopped)
+            self._choice.note(key, node)
             lease = node.give(next(self._leases), key)
         node.send(GiveLease(lease.number, key))
         try:
@@ -391,15 +368,7 @@ class Hub:
             await self._update()
 
     def _choose(self, key: RolloutKey) -> JoinedNode | None:
-        """Returns the node worker for an attempt: of the node where the scenario and trial ran before, or the least busy one."""
-        ready = [node for node in self._ready if node.pointed == self._point]
-        place = self._places.get(self._place_of(key))
-        at_place = [node for node in ready if node.join.node == place] if self._settings.blocks is not None else []
-        free = [node for node in at_place or ready if node.free > 0]
-        return max(free, key=lambda node: (node.free / node.join.slots, node.free), default=None)
-
-    def _place_of(self, key: RolloutKey) -> tuple[str, str, int]:
-        return f"{key.suite}-{self._origins.get(key.variant, key.variant)}", key.scenario, key.trial
+        return self._choice.choose(key, [node for node in self._ready if node.pointed == self._point])
 
     async def point_at(self, endpoint: Endpoint, salt: str) -> None:
         """Has all node workers send later calls to this endpoint, and waits until they do."""
@@ -419,15 +388,3 @@ class Hub:
         async with self._changed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait_for(lambda: not self._nodes), GOODBYE)
-
-
-def _never_ran(key: RolloutKey, why: str) -> Rollout:
-    """Returns the record of a rollout that ends without an attempt."""
-    now = time.monotonic_ns()
-    return Rollout(*key, status="infra_error", reason=why, started_at=time.time(), started_ns=now, ended_ns=now)
-
-
-def _is_readable(writer: asyncio.StreamWriter) -> bool:
-    """Returns whether others can read a connection: it is not encrypted, and it leads to another machine."""
-    peer = writer.get_extra_info("peername")
-    return writer.get_extra_info("ssl_object") is None and not (peer and is_local_address(peer[0]))

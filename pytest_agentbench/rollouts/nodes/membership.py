@@ -19,14 +19,14 @@ from pytest_agentbench.backends.machine.cpu import CpuWatch
 from pytest_agentbench.backends.per_node import NodeBackend
 from pytest_agentbench.errors import AgentbenchError, ConfigError, InfraError
 from pytest_agentbench.lib import json_text, wire
+from pytest_agentbench.lib.connection_security import Trust
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import SESSION, Child, end_marked
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.lib.tls import Trust
+from pytest_agentbench.lib.wire import OtherVersion
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.nodes import suite_files
-from pytest_agentbench.rollouts.nodes.connection import NodeConnection
+from pytest_agentbench.rollouts.nodes.connection import PERIOD, SILENCE, NodeConnection, Silence, versions
 from pytest_agentbench.rollouts.nodes.protocol import (
     FROM_NODE,
     TO_NODE,
@@ -45,8 +45,6 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     Tock,
     Welcome,
 )
-from pytest_agentbench.rollouts.nodes.silence import PERIOD, SILENCE, Silence
-from pytest_agentbench.rollouts.nodes.versions import versions
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import TapProcesses
 from pytest_agentbench.rollouts.protocol import FROM_PIPE, BlockedBy, PoolSettings, ShowUser
 from pytest_agentbench.runs.journal import record_line

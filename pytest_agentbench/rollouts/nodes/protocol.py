@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_agentbench.backends.per_node import NodeBackend
-from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser, TemplateLost, TemplateServes, TemplateVerdict
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, LabelReleased

@@ -22,11 +22,11 @@ import aiohttp
 import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib import capture, wire
+from pytest_agentbench.lib import standard_streams, wire
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.messages import end_with_stdin, raise_limit, read_config, serving
-from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
+from pytest_agentbench.lib.standard_streams import IN_A_ROLLOUT, refuse_input
 from pytest_agentbench.lib.threads import daemon, in_thread
+from pytest_agentbench.lib.wire import end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.nodes.endpoints import on_node
@@ -49,13 +49,12 @@ from pytest_agentbench.rollouts.nodes.suite_files import SUITES, at_controller
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
-from pytest_agentbench.rollouts.pool.leftovers import end_leftovers, exit_after_stdin
 from pytest_agentbench.rollouts.pool.runner import Runner
-from pytest_agentbench.rollouts.pool.watchdog import Watchdog
+from pytest_agentbench.rollouts.pool.watchdog import Watchdog, end_leftovers, exit_after_stdin
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, AttemptState, LabelReleased, RolloutTally
 from pytest_agentbench.runs.journal import limit_size
 from pytest_agentbench.sandbox.containers import client, image_of
-from pytest_agentbench.sandbox.task_images import ImageBuilder
+from pytest_agentbench.sandbox.factory import ImageBuilder
 from pytest_agentbench.suites.suite import Task
 
 SAMPLE = 1.0  # seconds between two samples of the loop's lateness
@@ -255,7 +254,7 @@ def main() -> None:
     raise_limit()
     parent = os.getppid()
     config = read_config(RunnerConfig)
-    capture.install(config.settings.log_level)
+    standard_streams.install(config.settings.log_level)
     stdin = refuse_input(IN_A_ROLLOUT)
     daemon(exit_after_stdin, stdin, parent, GRACE, name="leave-anyway")
     gc.freeze()  # Imported objects stay, so collections need not scan them again.

@@ -1,4 +1,4 @@
-"""The controller's handles of the pool process and the tap processes, and the policy that decides whether a dead process is restarted."""
+"""The controller's handles of the pool process and the tap processes, and which parts are unavailable and may be restarted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import socket
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,21 @@ from pathlib import Path
 from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import SESSION, Child, start_again
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.wire import OtherVersion
 from pytest_agentbench.records import Rollout, RolloutKey
-from pytest_agentbench.rollouts.protocol import FROM_PIPE, TO_CONTROLLER, BlockedBy, PoolConfig, ShowUser, ToController, ToPool
+from pytest_agentbench.rollouts.protocol import (
+    FROM_PIPE,
+    TO_CONTROLLER,
+    BlockedBy,
+    HoldAttempts,
+    PoolConfig,
+    ShowUser,
+    ToController,
+    ToPool,
+)
+from pytest_agentbench.runs.attempts import AttemptEntry, EndRollout, PoolDied, RunAlone
 from pytest_agentbench.tap.clock import enable_timestamps
 from pytest_agentbench.tap.protocol import Budgets, TapConfig, TapListening, TapPorts
 
@@ -245,6 +255,34 @@ class RestartPolicy:
             self._responsible.add(responsible)
         return RestartDecision(self._since[part] < MOST and self._blamed[part] < MOST, self._suspects(part), responsible)
 
+    def add_pool(self, pool: PoolProcess, in_flight: Collection[RolloutKey]) -> tuple[bool, list[AttemptEntry]]:
+        """Counts the death of a pool. Returns whether another one may be started, and what follows for rollouts, for attempts.jsonl.
+
+        Args:
+            pool: The dead pool.
+            in_flight: Rollouts that ran in the pool.
+        """
+        blocked = pool.blocked_rollout
+        decision = self.add("pool", in_flight, responsible=blocked.key if blocked else None)
+        why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
+        entries: list[AttemptEntry] = [PoolDied(f"the pool was blocked by {blocked.key}" if blocked else why)]
+        if decision.alone:
+            entries.append(RunAlone(tuple(decision.alone)))
+        if blocked is not None:
+            entries.append(EndRollout(blocked))
+        elif (key := decision.responsible) is not None:
+            entries.append(EndRollout(Rollout(*key, status="agent_error", reason=self._verdict(key, pool))))
+        return decision.again, entries
+
+    def consequences(self, part: str, decision: RestartDecision) -> Iterator[RunAlone | EndRollout]:
+        """Yields what follows for rollouts from the death of a part: which ones run alone, or not again."""
+        if decision.alone:
+            yield RunAlone(tuple(decision.alone))
+        if (key := decision.responsible) is not None:
+            times = self.deaths_during(part, key)
+            why = f"{part} died {times} times while this rollout ran, the last time with nothing else in flight; run it alone with -k"
+            yield EndRollout(Rollout(*key, status="infra_error", reason=why))
+
     def deaths_during(self, part: str, key: RolloutKey) -> int:
         """Returns how often a part died while this rollout was in flight."""
         return self._in_flight[part][key]
@@ -256,3 +294,45 @@ class RestartPolicy:
 
     def _suspects(self, part: str) -> frozenset[RolloutKey]:
         return frozenset(key for key, deaths in self._in_flight[part].items() if deaths >= SUSPECT)
+
+    def _verdict(self, key: RolloutKey, pool: PoolProcess) -> str:
+        code, times = pool.child.process.returncode, self.deaths_during("pool", key)
+        how = pool.fault or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        return (
+            f"the rollout ended the pool process ({how}): the pool died {times} times while it ran, "
+            "the last time with nothing else in flight; `isolation: process` keeps code of the suite out of the pool"
+        )
+
+
+class UnavailableParts:
+    """The parts that are unavailable: processes that rollouts depend on. A template process is used only by rollouts of its group."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, frozenset[str]] = {}  # source of the report -> unavailable parts
+        self.templates: dict[str, str] = {}  # name of a template process that has died -> group of rollouts
+
+    def new(self, source: str, names: Collection[str]) -> frozenset[str]:
+        """Returns those of `names` that the source has not reported yet."""
+        return frozenset(names) - self._names.get(source, frozenset())
+
+    def replace(self, source: str, names: Collection[str]) -> None:
+        """Replaces the set of unavailable parts that a source watches."""
+        self._names[source] = frozenset(names)
+
+    def end_templates(self) -> None:
+        """Forgets the template processes, because they have ended with their pool."""
+        for name in self.templates:
+            self._names.pop(name, None)
+
+    @property
+    def names(self) -> set[str]:
+        return {name for names in self._names.values() for name in names}
+
+    @property
+    def hold(self) -> HoldAttempts:
+        """The message that has the pool begin no attempt while these parts are unavailable."""
+        return HoldAttempts({name: self.templates.get(name, "") for name in sorted(self.names)})
+
+    def templates_of_others(self, group: str) -> set[str]:
+        """Returns the names of template processes that rollouts of a group do not use."""
+        return {name for name, own in self.templates.items() if own != group}

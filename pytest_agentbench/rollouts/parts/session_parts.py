@@ -14,11 +14,17 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
+from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess, RestartDecision, RestartPolicy, TapProcesses
+from pytest_agentbench.rollouts.parts.pool_and_tap_processes import (
+    PoolProcess,
+    RestartDecision,
+    RestartPolicy,
+    TapProcesses,
+    UnavailableParts,
+)
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolConfig, PoolSettings
-from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, PrepareBlock, RoundAdded, RunAlone
+from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolEntry, PrepareBlock, RoundAdded, RunAlone
 from pytest_agentbench.suites.suite import Task
 from pytest_agentbench.tap.protocol import Budgets
 
@@ -107,8 +113,7 @@ class SessionParts:
         self._images: tuple[Task, ...] = ()
         self._began_at = 0.0  # seconds, time.monotonic(), since when rollouts can run
         self._failed: protocol.NothingRuns | None = None  # set if nothing can run any more, with the reason for tests
-        self._unavailable: dict[str, frozenset[str]] = {}  # source of the report -> unavailable parts
-        self._templates: dict[str, str] = {}  # name of a template process that has died -> group of rollouts
+        self._unavailable = UnavailableParts()
         self._is_ending = False  # whether processes are no longer started again
         self._catch_ups_sent = self._catch_ups_answered = 0  # numbers of the last `CatchUp` and the last `CaughtUp`
         self._changed = threading.Condition()
@@ -219,7 +224,7 @@ class SessionParts:
         Returns whether they may be started again.
         """
         with self._changed:
-            new = frozenset(names) - self._unavailable.get(source, frozenset())
+            new = self._unavailable.new(source, names)
             self._set_unavailable(source, names)  # Set this first, because a pool that starts meanwhile needs it.
         if new:
             self._catch_up()
@@ -229,8 +234,8 @@ class SessionParts:
 
     def _set_unavailable(self, source: str, names: Collection[str]) -> None:
         with self._changed:
-            self._unavailable[source] = frozenset(names)
-            self._send_hold()
+            self._unavailable.replace(source, names)
+            self.send(self._unavailable.hold)
             self._changed.notify_all()
 
     def _template_died(self, name: str, group: str, on_node: Collection[RolloutKey] | None) -> bool:
@@ -241,7 +246,7 @@ class SessionParts:
         with self._changed:
             if on_node is not None:
                 return self._apply(name, self.deaths.add(name, on_node)) and not self._is_ending
-            self._templates[name] = group
+            self._unavailable.templates[name] = group
             in_flight = [key for key in self.log.in_flight if key.group == group]
             again = self._apply(name, self.deaths.add(name, in_flight)) and not self._is_ending
             self._set_unavailable(name, {name})
@@ -258,22 +263,14 @@ class SessionParts:
 
     def _apply(self, part: str, decision: RestartDecision) -> bool:
         """Tells the pool which rollouts run alone, or not again, after a part died. Returns whether that part may be started again."""
-        if decision.alone:
-            self._tell_all(RunAlone(tuple(decision.alone)))
-        if (key := decision.responsible) is not None:
-            times = self.deaths.deaths_during(part, key)
-            why = f"{part} died {times} times while this rollout ran, the last time with nothing else in flight; run it alone with -k"
-            self._tell_all(EndRollout(Rollout(*key, status="infra_error", reason=why)))
+        for entry in self.deaths.consequences(part, decision):
+            self._tell_all(entry)
         return decision.again
 
     def _tell_all(self, decision: RunAlone | EndRollout) -> None:
         """Sends a decision about rollouts to this pool, and writes it to attempts.jsonl for later pools."""
         self.log.append(decision)
         self.send(decision)
-
-    def _send_hold(self) -> None:
-        names = sorted(name for names in self._unavailable.values() for name in names)
-        self.send(protocol.HoldAttempts({name: self._templates.get(name, "") for name in names}))
 
     def _tell_start(self) -> None:
         if self._endpoint is not None and self._taps is not None:
@@ -316,36 +313,18 @@ class SessionParts:
 
     def _replace(self, pool: PoolProcess) -> None:
         """Writes to attempts.jsonl what follows from the death of `pool`, and starts another pool, which reads that."""
-        blocked = pool.blocked_rollout
-        for name in self._templates:  # The template processes ended with the pool.
-            self._unavailable.pop(name, None)
+        self._unavailable.end_templates()
         in_flight = self.log.in_flight if self._nodes is None else ()  # On nodes, no rollout runs in the pool.
-        decision = self.deaths.add("pool", in_flight, responsible=blocked.key if blocked else None)
-        why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
-        self.log.append(PoolDied(f"the pool was blocked by {blocked.key}" if blocked else why))
-        if decision.alone:
-            self.log.append(RunAlone(tuple(decision.alone)))
-        if blocked is not None:
-            self.log.append(EndRollout(blocked))
-        elif decision.responsible is not None:
-            self.log.append(
-                EndRollout(Rollout(*decision.responsible, status="agent_error", reason=self._verdict(decision.responsible, pool)))
-            )
-        if not decision.again:
+        again, entries = self.deaths.add_pool(pool, in_flight)
+        for entry in entries:
+            self.log.append(entry)
+        if not again:
             self._owner.fail(f"the pool is gone: {pool.exit_message(DIED_AGAIN)}")
         self._start_pool()
         if self._failed is not None:
             self.send(self._failed)
-        self._send_hold()
+        self.send(self._unavailable.hold)
         self._tell_start()
-
-    def _verdict(self, key: RolloutKey, pool: PoolProcess) -> str:
-        code, times = pool.child.process.returncode, self.deaths.deaths_during("pool", key)
-        how = pool.fault or (f"signal {-code}" if code < 0 else f"exit code {code}")
-        return (
-            f"the rollout ended the pool process ({how}): the pool died {times} times while it ran, "
-            "the last time with nothing else in flight; `isolation: process` keeps code of the suite out of the pool"
-        )
 
     def _watch_tap(self, name: str) -> None:
         assert self._taps is not None
@@ -407,9 +386,8 @@ class SessionParts:
     def _is_settled(self) -> bool:
         if self._is_ending or self._failed is not None:
             return True
-        unavailable = {name for names in self._unavailable.values() for name in names}
         watched = {**(self._taps.children if self._taps else {}), **self._owner.processes()}
-        return not any(child.is_gone for name, child in watched.items() if name not in unavailable)
+        return not any(child.is_gone for name, child in watched.items() if name not in self._unavailable.names)
 
     def ended(self, key: RolloutKey, calls: int, kind: str) -> None:
         """Notes that a rollout is in the journal. `calls` is the number of its LLM calls, `kind` the `kind` of its record."""
@@ -417,5 +395,4 @@ class SessionParts:
         if kind == "scenario":
             unused = self._owner.unused(key)
             with self._changed:
-                others = (name for name, group in self._templates.items() if group != key.group)
-                self.deaths.ended(key, {*unused, *others})
+                self.deaths.ended(key, {*unused, *self._unavailable.templates_of_others(key.group)})

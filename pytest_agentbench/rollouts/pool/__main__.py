@@ -10,14 +10,13 @@ import socket
 import sys
 import time
 
-from pytest_agentbench.lib import capture
-from pytest_agentbench.lib.messages import Listening, end_with_stdin, raise_limit, read_config, serving
-from pytest_agentbench.lib.no_terminal import IN_A_ROLLOUT, refuse_input
+from pytest_agentbench.lib import standard_streams
+from pytest_agentbench.lib.standard_streams import IN_A_ROLLOUT, refuse_input
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.wire import Listening, end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
-from pytest_agentbench.rollouts.pool.leftovers import end_leftovers, exit_after_stdin
 from pytest_agentbench.rollouts.pool.server import Pool
-from pytest_agentbench.rollouts.pool.watchdog import Watchdog
+from pytest_agentbench.rollouts.pool.watchdog import Watchdog, end_leftovers, exit_after_stdin
 from pytest_agentbench.rollouts.protocol import PoolConfig
 
 LEFT = 2.5  # seconds for tasks and threads that user code left running to end after the last rollout
@@ -29,7 +28,7 @@ def main() -> None:
     raise_limit()
     controller = os.getppid()
     config = read_config(PoolConfig)
-    capture.install(config.settings.log_level)
+    standard_streams.install(config.settings.log_level)
     stdin = refuse_input(IN_A_ROLLOUT)
     daemon(exit_after_stdin, stdin, controller, GRACE, name="leave")
     gc.freeze()  # Imported objects stay, so collections need not scan them again.

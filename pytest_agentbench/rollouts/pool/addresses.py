@@ -1,8 +1,9 @@
-"""Opens and closes the addresses at the tap (the recording proxy) under which attempts of rollouts call models."""
+"""Addresses at the tap (the recording proxy) under which attempts of rollouts call models, and transcripts made of the calls there."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import os
 from collections import defaultdict
@@ -14,17 +15,62 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE
+from pytest_agentbench.lib.kept_values import ALL, CALLS, NONE, NodeLine, ValueLine, parsed
 from pytest_agentbench.llm.access import ModelAddress, is_backend, missing_key
 from pytest_agentbench.llm.client import ModelFacts
 from pytest_agentbench.metrics.terms import TokenPrices
-from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, KeptCall, LLMCall, RolloutKey
+from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, KeptCall, LLMCall, Rollout, RolloutKey, kept_calls
 from pytest_agentbench.rollouts.pool.announcements import Announcer, total
-from pytest_agentbench.rollouts.pool.transcripts import last_conversation
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptState, LabelReleased, OpenLabel, PoolEntry, RolloutTally
+from pytest_agentbench.runs.conversations import ConversationReader, KeptIds, NotKept
 from pytest_agentbench.tap.client import Taps
+from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes
 from pytest_agentbench.tap.protocol import OpenAddress, RolloutAccount, SpendingLimits, TapPorts
 from pytest_agentbench.tap.routing_hints import NO_LABEL
+
+
+class UnwrittenConversations(ConversationReader):
+    """Reads requests and replies from lines that are not in messages.jsonl yet."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        super().__init__()
+        self._lines = {line.id: line for line in map(parsed, lines)}
+
+    def _line(self, id: str) -> ValueLine | NodeLine:
+        if id not in self._lines:
+            raise NotKept(f"the request or reply {id} was not kept")
+        return self._lines[id]
+
+
+def last_conversation(calls: Sequence[KeptCall], lines: Iterable[bytes]) -> list[Json]:
+    """Returns the conversation that ends with the last of some calls, as messages of Chat Completions. Empty if it was not kept.
+
+    Args:
+        calls: Successful calls of an agent, in their order.
+        lines: The lines for messages.jsonl to which the calls refer.
+    """
+    try:
+        return UnwrittenConversations(lines).conversation([KeptIds(call) for call in calls])
+    except NotKept:
+        return []
+
+
+def with_conversation(rollout: Rollout, lines: Sequence[bytes]) -> tuple[Rollout, list[bytes]]:
+    """Returns the rollout with a reference to its transcript in messages.jsonl, and the lines to add to that file.
+
+    If the agent left no transcript, the conversation that ends with its last successful call becomes the transcript.
+
+    Args:
+        rollout: A finished rollout.
+        lines: The lines for messages.jsonl to which the rollout's calls refer.
+    """
+    messages = [*rollout.messages] or last_conversation(kept_calls(rollout.calls), lines)
+    keeper = ConversationKeeper(KeptBytes())
+    try:
+        node = keeper.chain(messages) if messages else ""
+    except TypeError:  # An agent may leave objects that JSON cannot express. The record has them as text.
+        return rollout, []
+    return dataclasses.replace(rollout, messages=(), conversation=node), [*filter(None, keeper.end().split(b"\n"))]
 
 
 class SessionModels:

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, NoReturn, Protocol
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import json_text, messages, wire
+from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.protocol import BlockedBy, FromPipe, ShowUser
@@ -115,6 +115,6 @@ class ControllerPipe:
             os._exit(BLOCKED)
 
     def _write(self, message: FromPipe) -> None:
-        rest = json_text.dumps_any(messages.header(message)) + b"\n"
+        rest = json_text.dumps_any(wire.header(message)) + b"\n"
         while rest:
             rest = rest[os.write(self._pipe, rest) :]

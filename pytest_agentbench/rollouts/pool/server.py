@@ -6,54 +6,33 @@ import asyncio
 import dataclasses
 import socket
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import assert_never
 
 import aiohttp
 import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.authentication import Introductions
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.kept_values import NONE
-from pytest_agentbench.lib.messages import Messages
-from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
-from pytest_agentbench.rollouts import inline_protocol as inline
+from pytest_agentbench.records import Endpoint, Rollout
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.nodes.hub import Hub
-from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
+from pytest_agentbench.rollouts.pool.addresses import Addresses, with_conversation
+from pytest_agentbench.rollouts.pool.answers_for_tests import AnswersForTests
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
 from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Outages, RetryPolicy
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
-from pytest_agentbench.rollouts.pool.transcripts import with_conversation
 from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
-from pytest_agentbench.rollouts.worker_protocol import (
-    BackendReady,
-    FoundScenario,
-    GetBackend,
-    GetRollout,
-    GetScenario,
-    PlanAccepted,
-    PlanSelected,
-    QuestionRefused,
-    RecordedRollout,
-    UnrecordedRollout,
-    WorkerAnswer,
-    WorkerQuestion,
-)
-from pytest_agentbench.runs.attempts import EndRollout, RolloutRead, RunAlone, read_attempts
-from pytest_agentbench.runs.journal import earlier_work, limit_size, read_index, record_line, rollout_of
+from pytest_agentbench.runs.attempts import EndRollout, RunAlone, read_attempts
+from pytest_agentbench.runs.journal import earlier_work, limit_size, read_index, record_line
 from pytest_agentbench.runs.sessions import prompt_hashes
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.tap.protocol import TapPorts
-
-TestQuestion = WorkerQuestion | inline.InlineQuestion
-TestAnswer = WorkerAnswer | inline.InlineAnswer
-FROM_TEST: Messages[TestQuestion] = Messages(TestQuestion)
 
 
 class Pool:
@@ -62,8 +41,7 @@ class Pool:
     It listens on a socket that the controller opened. Clients present the session's token. There are two kinds:
 
     - The controller has one connection and sends commands (start, hold, cancel, finish). `_obey` handles them.
-    - Test processes send requests (plan, rollout, scenario). `_answer` handles them. Only the first plan counts, because all workers of
-      a session select the same tests.
+    - Test processes send requests (plan, rollout, scenario). `AnswersForTests` answers them.
 
     The scheduler decides what runs, and the runner makes the attempts. A finished rollout goes to the controller first, which redacts it
     and writes it to the journal. Tests get the line that was written. If the pool dies, the controller starts another one on the same
@@ -98,13 +76,9 @@ class Pool:
         self.contents = ContentHashes(self.suites, settings.backend, prompt_hashes)
         self.time_limit = settings.time_limit
         self._unavailable: Mapping[str, str] = {}  # unavailable part -> group of the only rollouts that use it, or an empty text
-        self.planned = self.state.plan is not None
-        self.cancelled = False  # whether pytest itself is about to end the session
-        self.unread = +(self.state.plan or Counter())  # planned rollout -> number of tests that have not requested it yet
-        self.booted = asyncio.Event()  # set if the backend answers, or if it is known that it never will
+        self.tests = AnswersForTests(self.runner, self.scheduler, self.addresses, self.link, self.state, self.record)
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
-        self.round: asyncio.Task[None] | None = None  # waits for a round of trials that no test requests
 
     def _block_transition(self, settings: PoolSettings) -> BlockTransition | None:
         if settings.blocks is None:
@@ -117,8 +91,8 @@ class Pool:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, use_dns_cache=False)
         async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as session:
             self.addresses.session = session
-            self.scheduler.plan([*self.unread.elements()])
-            self._add_round(self.state.round)
+            self.scheduler.plan([*self.tests.unread.elements()])
+            self.tests.add_round(self.state.round)
             server = await asyncio.start_server(self._connected, sock=listener)
             if self.nodes is not None:
                 await self.nodes.serve()
@@ -134,7 +108,7 @@ class Pool:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if (hello := await self.introductions.hello(reader, writer)) is not None:
-                await (self._controller(reader, writer) if hello.role == "controller" else self._test(reader, writer))
+                await (self._controller(reader, writer) if hello.role == "controller" else self.tests.serve(reader, writer))
         except (EOFError, ConnectionError):
             pass  # The client has disconnected. The rollouts that it waited for continue.
         except ValueError:
@@ -170,7 +144,7 @@ class Pool:
         Also ends all waits for messages that may be lost: that the backend is ready, that a block is prepared, that processes are checked.
         """
         self.scheduler.stop(reason, "infra_error")
-        self.booted.set()
+        self.tests.booted.set()
         self.outages.end()
         if self.block_transition is not None:
             self.block_transition.answer(protocol.NoTurn(reason))
@@ -193,14 +167,14 @@ class Pool:
                 self._unavailable = unavailable
                 self.apply_holds()
             case protocol.AddRound(keys):
-                self._add_round(keys)
+                self.tests.add_round(keys)
             case protocol.NothingRuns(reason, status):
                 self.scheduler.stop(reason, status)
-                self.booted.set()
+                self.tests.booted.set()
             case protocol.Cancel(reason):
-                self.cancelled = True
+                self.tests.cancelled = True
                 self.scheduler.cancel(reason)
-                self.booted.set()
+                self.tests.booted.set()
             case protocol.EndSession():
                 self.scheduler.cancel("the session ended")
                 # A task, because rollouts that are being recorded need replies that this connection has to read meanwhile.
@@ -244,7 +218,7 @@ class Pool:
         await self._connect(start.taps, start.endpoint)
         await self.addresses.take_over(self.state, start.known)
         self._keep_interrupted()
-        self.booted.set()
+        self.tests.booted.set()
         if self.time_limit is not None:
             over = (f"the session's time limit of {self.time_limit:g} s is over", "cancelled")
             if start.elapsed_s >= self.time_limit:
@@ -322,118 +296,3 @@ class Pool:
             line, lines = record_line(rollout), [*lines, *more]
         _, written = await self.link.ask(finished, b"\n".join((line, *lines)))
         return written
-
-    async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            writer.write(await self._answer_frame(*await wire.read(reader)))
-            await writer.drain()
-
-    async def _answer_frame(self, header: object, body: bytes) -> bytes:
-        """Returns the frame that answers a question of a test. Any error becomes a refusal, so that the test does not wait for ever."""
-        try:
-            question = FROM_TEST.read(header)
-        except ValueError as error:
-            return wire.pack(QuestionRefused(str(error), "infra_error"))
-        try:
-            return wire.pack(*await self._answer(question, body))
-        except Exception as error:
-            why = str(error) if isinstance(error, InfraError) else f"the pool failed on {type(question).__name__}: {cause(error)}"
-            return wire.pack(QuestionRefused(why, "infra_error"))
-
-    async def _answer(self, question: TestQuestion, body: bytes) -> tuple[TestAnswer, bytes]:  # noqa: PLR0911 - one for each question
-        match question:
-            case GetRollout(key):
-                return await self._rollout(key)
-            case inline.SubmitRollout():
-                return inline.WrittenRecord(), await self.record(rollout_of(body))
-            case PlanSelected():
-                return await self._plan(question), b""
-            case GetScenario(key):
-                return FoundScenario(codec.plain(self.runner.scenario(key))), b""
-            case GetBackend():
-                return await self._backend(), b""
-            case inline.LendAddress(key, access):
-                return await self._open(key, access), b""
-            case inline.ReturnAddress(id):
-                await self._wait_for_taps(id)
-                return inline.ReturnedCalls(tuple(await self.addresses.close(id))), b""
-            case inline.TakeModelReplies(id):
-                await self._wait_for_taps(id)
-                return inline.ModelReplies(tuple(await self.addresses.said(id))), b""
-            case inline.TakeConversation(key, calls):
-                return inline.FoundConversation(tuple(await self.addresses.conversation(key, calls))), b""
-            case _:
-                assert_never(question)
-
-    async def _plan(self, plan: PlanSelected) -> PlanAccepted:
-        """Plans the rollouts that tests need. Ignores all plans but the first, because all workers of a session select the same tests."""
-        if not self.planned:
-            self.planned = True
-            stored = len(self.scheduler.stored.keys() & set(plan.keys))
-            self.unread.update(plan.keys)
-            answer, _ = await self.link.ask(protocol.PlanMade(plan.keys, stored, plan.selected))
-            self.scheduler.plan(plan.keys)
-            self._add_round(answer.beside)
-        return PlanAccepted()
-
-    def _add_round(self, keys: Sequence[RolloutKey]) -> None:
-        """Queues trials that no test requests, if any. The controller gets `PlanSettled` when all rollouts are finished."""
-        if keys:
-            self.scheduler.plan(keys)
-            self.round = asyncio.create_task(self._tell_when_settled())
-
-    async def _tell_when_settled(self) -> None:
-        self.link.tell(protocol.PlanSettled(await self.scheduler.settled()))
-
-    async def _rollout(self, key: RolloutKey) -> tuple[RecordedRollout | UnrecordedRollout, bytes]:
-        outcome: Outcome = await self.scheduler.outcome(key)
-        self.unread.subtract([key])
-        self.link.tell(RolloutRead(key))
-        shared_cause, over = self.scheduler.cause(key, outcome) or None, await self._is_over(key, outcome)
-        if not outcome.recorded:
-            return UnrecordedRollout(outcome.status, outcome.reason, shared_cause, over), b""
-        body = self.scheduler.body(key)
-        return RecordedRollout(shared_cause, over), body if body is not None else (await self.link.ask(protocol.GetRecord(key)))[1]
-
-    async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
-        """Returns whether no further test can judge anything: tests still need rollouts, but none of these has or can get a record.
-
-        Returns False if more rollouts of this rollout's group (suite and variant) may start, if the session was cancelled, if this
-        machine lacks something that the backend needs, or if this rollout has a record that a test can judge.
-        """
-        if not self.scheduler.is_given_up(key):
-            return False  # The outcome concerns this rollout only.
-        if self.cancelled or outcome.status == "missing" or (outcome.recorded and not self.scheduler.cause(key, outcome)):
-            return False
-        if self.scheduler.broken:
-            await self.scheduler.drained()  # Running rollouts may still get a record.
-        left = [key for key, tests in self.unread.items() if tests > 0]
-        return bool(left) and not any(map(self.scheduler.is_judgeable, left))
-
-    async def _wait_for_backend(self) -> None:
-        """Asks the controller to boot the backend, if it boots on demand. Waits until the backend answers or is known to have failed."""
-        await self.link.connected.wait()
-        if not self.booted.is_set():
-            self.link.tell(protocol.StartBackend())
-        await self.booted.wait()
-        await self.scheduler.available.wait()
-
-    async def _backend(self) -> BackendReady | QuestionRefused:
-        await self._wait_for_backend()
-        endpoint, why, status = self.addresses.endpoint, self.scheduler.broken, self.scheduler.broken_status
-        if endpoint is None or (why and status == "infra_error"):
-            return QuestionRefused(why, status)
-        return BackendReady(dataclasses.replace(endpoint, api_key=None, headers={}))
-
-    async def _wait_for_taps(self, token: str) -> None:
-        """Waits until this pool is connected to the taps, if an earlier pool has opened the address `token` for a test."""
-        address = self.state.addresses.get(number_of(token))
-        if address is not None and address.lent:
-            await self.booted.wait()
-
-    async def _open(self, key: RolloutKey, access: Access) -> inline.LentAddress | QuestionRefused:
-        await self._wait_for_backend()
-        try:
-            return inline.LentAddress(await self.addresses.lend(key, access))
-        except InfraError as error:
-            return QuestionRefused(str(error), self.scheduler.broken_status)

@@ -1,12 +1,13 @@
-"""Watches the pool's event loop from another thread, in case code of a rollout blocks the loop.
+"""Threads that watch a process which runs rollouts: its event loop, which a rollout's code may block, and the life of its parent.
 
-The stack of the loop's thread shows which rollout that is. If the time of that rollout is over, the pool ends.
+The stack of the loop's thread shows which rollout blocks it. If the time of that rollout is over, the pool ends.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import linecache
+import os
 import sys
 import sysconfig
 import threading
@@ -19,9 +20,31 @@ from types import FrameType
 from typing import NamedTuple, Protocol
 
 import pytest_agentbench
+from pytest_agentbench.lib.process import SESSION, end_marked
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.attempt_context import AttemptContext, attempt_in
+
+
+def end_leftovers() -> None:
+    """Ends the processes that agents and scorers left running. The mark in their environment identifies them."""
+    if mark := os.environ.get(SESSION):
+        end_marked(SESSION, mark)
+
+
+def exit_after_stdin(stdin: int, parent: int, grace: float) -> None:
+    """Waits until the descriptor `stdin` closes, and exits `grace` seconds later.
+
+    The event loop handles the end of stdin, too, but not while an agent blocks it, and it does not exit before the agents' threads do.
+    `parent` is the id of the process that started this one. If it lives, it ends the leftovers itself, and counts them.
+    """
+    while os.read(stdin, 4096):
+        pass
+    time.sleep(grace)
+    if os.getppid() != parent:
+        end_leftovers()
+    os._exit(0)
+
 
 OWN_FOLDER = str(Path(pytest_agentbench.__file__).parent)
 PYTHON_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})

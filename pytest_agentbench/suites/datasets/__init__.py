@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData, did_you_mean
 from pytest_agentbench.lib.file_system import folder_sha256
 from pytest_agentbench.lib.user_code import TimeIsOver, check_takes, interrupted_after, load_object, options_of, with_options
-from pytest_agentbench.suites.datasets import hle_hub
-from pytest_agentbench.suites.datasets.checks import check_json, check_scenarios
-from pytest_agentbench.suites.datasets.selection import PackagedData, Selection
+from pytest_agentbench.suites.datasets import hle
+from pytest_agentbench.suites.datasets.format_results import PackagedData, Selection, check_json, check_scenarios
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ FORMATS: Mapping[str, str] = {
 }
 
 #: Formats whose public data cannot be shipped -> how to download the data. A suite of such a format without its file is skipped.
-GATED: Mapping[str, str] = {"hle": hle_hub.MISSING}
+GATED: Mapping[str, str] = {"hle": hle.MISSING}
 
 #: Parameters of a format. The tools file is passed only if suite.yaml names one.
 PARAMETERS = ("file", "tools_file")

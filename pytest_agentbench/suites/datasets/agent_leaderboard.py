@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError, unknown_key
-from pytest_agentbench.lib.json_file import bounded_json, bounded_text, json_in
+from pytest_agentbench.lib.json_text import bounded_json, bounded_text, json_in
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 

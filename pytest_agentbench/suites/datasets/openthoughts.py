@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib.hub_client import one_line_errors, optional
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_text import read_json_file
 from pytest_agentbench.suites.datasets import harbor
 from pytest_agentbench.suites.suite import TASK_FILE, Scenario
 

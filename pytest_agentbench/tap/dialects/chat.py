@@ -12,7 +12,7 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import chat_form
-from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
+from pytest_agentbench.tap.dialects.chat_form import Choice, ChoicesReader
 from pytest_agentbench.tap.dialects.pieces import RepeatedEvents, TextPieces, grown, repeated, settled
 from pytest_agentbench.tap.dialects.reader import Fault, ToolCallText, expect, in_front
 from pytest_agentbench.tap.stream import Event

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import chat_form
-from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
+from pytest_agentbench.tap.dialects.chat_form import Choice, ChoicesReader
 from pytest_agentbench.tap.dialects.pieces import TextPieces
 from pytest_agentbench.tap.dialects.reader import expect, in_front
 

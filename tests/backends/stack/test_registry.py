@@ -16,7 +16,7 @@ from pytest_agentbench.backends.stack.protocol import FROM_DAEMON, HoldStack, St
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import PROTOCOL, OtherVersion, header
+from pytest_agentbench.lib.wire import PROTOCOL, OtherVersion, header
 from tests.backends.conftest import Boot, spec
 from tests.waits import wait_for
 
@@ -52,7 +52,7 @@ def asked(home: Path, message: object) -> Any:
 
 def test_a_stack_daemon_of_another_protocol(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """A kept stack of another version is not used. The reason names the command that ends it, and the command works."""
-    (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import messages\nmessages.PROTOCOL += 1\n")
+    (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import wire\nwire.PROTOCOL += 1\n")
     with monkeypatch.context() as there:
         there.setenv("PYTHONPATH", str(tmp_path))
         subprocess.run([sys.executable, "-c", KEEPER, spec().model_dump_json(), str(tmp_path / "logs")], check=True)
@@ -74,7 +74,7 @@ def test_a_stack_daemon_of_another_protocol(tmp_path: Path, folder: Path, monkey
 
 def test_a_stack_daemon_that_this_process_has_started(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack daemon that turns out to be of another version is stopped without leftovers."""
-    (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import messages\nmessages.PROTOCOL += 1\n")
+    (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import wire\nwire.PROTOCOL += 1\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     with pytest.raises(BackendError, match="both need the same version"):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.registry import spec_hash
-from pytest_agentbench.backends.stack.spec import LabelsSpec, MetricsSpec, StackSpec, dependencies, expand
+from pytest_agentbench.backends.stack.spec import LabelsSpec, MetricsSpec, StackSpec, dependencies
+from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.errors import ConfigError
 
 ENGINE: dict[str, Any] = {"run": ["serve", "--port", "{port}"]}
@@ -66,7 +67,7 @@ def test_included_services(tmp_path: Path) -> None:
     ("keys", "sentence"),
     [
         ({"services": {}}, "services: must have at least 1 item"),
-        ({"services": {"engine": {}}}, "services.engine: must have `run` (a command) or `image` (a container)"),
+        ({"services": {"engine": {}}}, "services.engine: must have `run` (a command), `image` (a container) or `kubernetes` (a manifest)"),
         ({"services": {"Engine": ENGINE}}, "'Engine' cannot be a name here: small letters, digits, - and _"),
         ({"services": {"port": ENGINE}}, "'port' cannot be a name here"),
         ({"services": {"engine": ENGINE}, "settings": {"model": "x"}}, "'model' cannot be a name here"),
@@ -82,7 +83,7 @@ def test_included_services(tmp_path: Path) -> None:
         ),
         (
             {"services": {"engine": {"run": ["serve", "{prot}"]}}},
-            "services.engine: {prot} is unknown; known: {engine.port}, {engine.url}",
+            "services.engine: {prot} is unknown; known: {engine.host}, {engine.port}, {engine.url}",
         ),
         ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is unknown"),
         ({"services": {"a": {**ENGINE, "after": ["b"]}, "b": {**ENGINE, "after": ["a"]}}}, "these services wait for each other: a, b"),

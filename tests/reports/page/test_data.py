@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.lib.checked_lines import opened, sealed
+from pytest_agentbench.lib.json_text import opened, sealed
 from pytest_agentbench.reports import page
 from pytest_agentbench.reports.page.layout import inert
 from pytest_agentbench.reports.page.pictures import MOST, bins_of, thin

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.cli.watch import find
-from pytest_agentbench.lib.checked_lines import sealed
+from pytest_agentbench.lib.json_text import sealed
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports.page import live
 from pytest_agentbench.reports.page.live import LiveRun, Loopback, newest

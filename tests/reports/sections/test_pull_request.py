@@ -9,9 +9,8 @@ import pytest
 
 from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.reports import comment_phrases, gate_phrases, phrases
-from pytest_agentbench.reports.ci_pages import Pages
 from pytest_agentbench.reports.document import Fact, Finding, Level, plain
-from pytest_agentbench.reports.sections.pull_request import section
+from pytest_agentbench.reports.sections.pull_request import Pages, section
 from pytest_agentbench.runs.results import BaselineRun, Changed, QuarantineResult, ScenarioScores
 from pytest_agentbench.runs.run_file import Run
 from tests.findings import facts, report

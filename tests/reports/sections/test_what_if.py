@@ -8,8 +8,7 @@ from pytest_agentbench.reports import capacity_phrases
 from pytest_agentbench.reports.document import Note
 from pytest_agentbench.reports.sections.what_if import document
 from pytest_agentbench.simulation.figures import Figures
-from pytest_agentbench.simulation.question import MOCKER
-from pytest_agentbench.simulation.replay import Setting
+from pytest_agentbench.simulation.replay import MOCKER, Setting
 from pytest_agentbench.simulation.what_if import SCHEMA, SettingEstimate, WhatIf, ranked
 from tests.findings import facts, said, tables
 

@@ -17,7 +17,7 @@ import pytest
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import AgentError, InfraError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.capture import capture
+from pytest_agentbench.lib.standard_streams import capture
 from pytest_agentbench.llm.client import LLM, ModelFacts
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.attempt_context import current_attempt

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.foreign import USUAL
-from pytest_agentbench.lib.messages import Messages, header
+from pytest_agentbench.lib.wire import Messages, header
 from pytest_agentbench.llm.client import ModelFacts
 from pytest_agentbench.records import Draft, Rollout, Scale, Score, ToolCall
 from pytest_agentbench.rollouts.isolation import protocol as p

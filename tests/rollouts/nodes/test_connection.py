@@ -17,9 +17,9 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.door import Door
-from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.lib.tls import Trust, fingerprint_of, server_context
+from pytest_agentbench.lib.authentication import Door
+from pytest_agentbench.lib.connection_security import Trust, fingerprint_of, server_context
+from pytest_agentbench.lib.wire import Hello
 from pytest_agentbench.rollouts.nodes.connection import NodeConnection
 from pytest_agentbench.rollouts.nodes.protocol import FROM_NODE, ROLE, Leaving, Tock
 from tests.certificates import make, needs_openssl

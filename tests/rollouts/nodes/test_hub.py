@@ -14,6 +14,7 @@ import pytest
 
 from pytest_agentbench.lib import wire
 from pytest_agentbench.records import Endpoint, RolloutKey
+from pytest_agentbench.rollouts.nodes.connection import VARIABLE
 from pytest_agentbench.rollouts.nodes.hub import Hub
 from pytest_agentbench.rollouts.nodes.protocol import (
     AttemptEnded,
@@ -26,7 +27,6 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     RevokeLease,
     Welcome,
 )
-from pytest_agentbench.rollouts.nodes.silence import VARIABLE
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.introductions import HELLO
-from pytest_agentbench.lib.messages import Hello
+from pytest_agentbench.lib.authentication import HELLO
+from pytest_agentbench.lib.wire import Hello
 from pytest_agentbench.rollouts.nodes import hub as hub_module
+from pytest_agentbench.rollouts.nodes.connection import versions
 from pytest_agentbench.rollouts.nodes.hub import Hub
 from pytest_agentbench.rollouts.nodes.protocol import ROLE, TO_NODE, Join, NotAdmitted, Welcome
-from pytest_agentbench.rollouts.nodes.versions import versions
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings
@@ -25,7 +25,7 @@ from pytest_agentbench.runs.attempts import RolloutTally
 from pytest_agentbench.suites.suite import PoolSuite
 from pytest_agentbench.tap.protocol import Budgets
 from tests.certificates import make, needs_openssl
-from tests.lib.test_door import closed
+from tests.lib.test_authentication_door import closed
 from tests.rollouts.nodes.test_suite_files import AGENT, a_suite, settings_of
 
 TOKEN = "of nodes"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import Hello, Refused
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.lib.wire import Hello, Refused
 from pytest_agentbench.rollouts.nodes import suite_files
+from pytest_agentbench.rollouts.nodes.connection import SILENCE
 from pytest_agentbench.rollouts.nodes.membership import LOST, OVER, REFUSED, JoinTerms
 from pytest_agentbench.rollouts.nodes.protocol import FROM_NODE, ROLE, Bye, Join, Leaving, NotAdmitted, Tick, Tock, Welcome
-from pytest_agentbench.rollouts.nodes.silence import SILENCE
 from pytest_agentbench.rollouts.nodes.supervisor import Supervisor
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from pytest_agentbench.tap.protocol import Budgets

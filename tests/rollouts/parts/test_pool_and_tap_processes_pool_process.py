@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib import json_text
-from pytest_agentbench.lib.messages import header
+from pytest_agentbench.lib.wire import header
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.protocol import BlockedBy, CatchUp, CaughtUp, PoolConfig, ShowUser, ToController

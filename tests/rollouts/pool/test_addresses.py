@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import json_text, messages
+from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.records import JUDGE, Access, Endpoint, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of, token_of
@@ -166,7 +166,7 @@ async def test_entries_contain_no_secrets(taps: TapPorts, router: Router, secret
         await until(lambda: new.tally.released == 2, "the release of a label")
         opened.append(await new.open(KEY, Access()))
 
-    sent = [*map(asdict, entries), *map(messages.header, entries)]
+    sent = [*map(asdict, entries), *map(wire.header, entries)]
     text = json_text.dumps_any(sent).decode()
     assert {AddressOpened, AddressClosed, LabelReleased} == {type(entry) for entry in entries}
     assert [] == [each for each in (secret, "hush", "SEARCH_KEY") if each in text]

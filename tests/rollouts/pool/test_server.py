@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.checked_lines import sealed
 from pytest_agentbench.lib.foreign import Sizes
-from pytest_agentbench.lib.messages import Hello
+from pytest_agentbench.lib.json_text import sealed
+from pytest_agentbench.lib.wire import Hello
 from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inline_protocol import LendAddress
-from pytest_agentbench.rollouts.pool.server import Pool, TestQuestion
+from pytest_agentbench.rollouts.pool.answers_for_tests import TestQuestion
+from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.protocol import BlockSettings, PoolConfig, PoolSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pytest_agentbench.lib.capture import Log
+from pytest_agentbench.lib.standard_streams import Log
 from pytest_agentbench.records import Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.attempt_context import AttemptContext, current_attempt
 from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog

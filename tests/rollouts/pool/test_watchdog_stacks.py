@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.lib.capture import Log
+from pytest_agentbench.lib.standard_streams import Log
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.attempt_context import attempt_in, current_attempt
 from pytest_agentbench.rollouts.pool.watchdog import OWN_FOLDER, CodeLine, context_of, line_to_name, lines_of, step_of

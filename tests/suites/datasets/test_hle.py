@@ -10,8 +10,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.datasets.hle import load
-from pytest_agentbench.suites.datasets.hle_hub import GATED, URL, VARIABLE, download
+from pytest_agentbench.suites.datasets.hle import GATED, URL, VARIABLE, download, load
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Suite, content_text
 from tests.sent import sent
