@@ -116,8 +116,6 @@ class SlurmCluster:
 
     def clear(self) -> None:
         """Cancels all jobs, and waits until the nodes are idle."""
-        for node in NODES:
-            self.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)
         if jobs := self.jobs():
             self.run("scancel", *jobs, check=False)
         wait_for(self.is_idle, "idle nodes", 60)

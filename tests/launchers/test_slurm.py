@@ -23,7 +23,7 @@ from pytest_agentbench.runs.journal import read_journal
 from tests.node_workers import lasting
 from tests.project import FIND_THEN_ANSWER, PYTEST, ROOT, Project
 from tests.robustness.processes import Background, command_of
-from tests.slurm_cluster import SlurmCluster
+from tests.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(120)
@@ -65,6 +65,15 @@ def shopped(project: Project, known: dict[int, dict[str, Any]]) -> dict[str, Any
 def slowly(project: Project, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Creates a suite whose session is so long that something can happen in the middle of it."""
     return shop(project, known, 800)
+
+
+@pytest.fixture
+def fragile_slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """A cluster of its own for a test that kills a part of Slurm or gives up a node. Slurm may not use that node for half a minute."""
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        for name in ("PATH", "SLURM_CONF"):
+            monkeypatch.setenv(name, cluster.environment[name])
+        yield cluster
 
 
 @pytest.fixture
@@ -232,26 +241,26 @@ def test_srun_is_killed(project: Project, slurm: SlurmCluster, slowly: dict[str,
 
 
 @pytest.mark.slow
-def test_lost_tasks_and_nodes(project: Project, slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
+def test_lost_tasks_and_nodes(project: Project, fragile_slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
     """The death of a node worker and the loss of a node end neither the job nor the session."""
     background = start("--agentbench-nodes-wait=10s")
     background.in_the_middle()
-    of_node = workers(slurm)
+    of_node = workers(fragile_slurm)
     os.kill(of_node["n1"], signal.SIGKILL)
-    slurm.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
+    fragile_slurm.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
     wait_for(lambda: not lives(of_node["n3"]), "the loss of the node")
 
     has_the_same_record(background, slowly)
-    assert {1, 2} == {each.attempt for each in background.rollouts}
+    assert 1 < max(each.attempt for each in background.rollouts)
     assert [[]] == [launch["problems"] for launch in launches(project)]
 
 
 @pytest.mark.slow
-def test_slurmstepd_is_killed(slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
+def test_slurmstepd_is_killed(fragile_slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
     """A node worker does not need Slurm's process on its node, and the other tasks do not end."""
     background = start("--agentbench-nodes-wait=10s")
     background.in_the_middle()
-    os.kill(psutil.Process(workers(slurm)["n2"]).ppid(), signal.SIGKILL)
+    os.kill(psutil.Process(workers(fragile_slurm)["n2"]).ppid(), signal.SIGKILL)
 
     has_the_same_record(background, slowly)
     assert {1} == {each.attempt for each in background.rollouts}
