@@ -37,10 +37,10 @@ from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.runs.directory import discard, point_latest
 from pytest_agentbench.runs.run_file import FILE, Run, redacted, write_run
-from pytest_agentbench.session.findings import SessionFindings
 from pytest_agentbench.session.open_session import OpenSession
 from pytest_agentbench.session.pytest_reports import Outcomes
 from pytest_agentbench.session.recorder import remember_durations
+from pytest_agentbench.session.results import SessionFindings
 from pytest_agentbench.session.summary import conclude
 from pytest_agentbench.stats.decisions import FAIL
 
