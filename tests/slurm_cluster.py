@@ -39,19 +39,21 @@ SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-SelectType=select/linear
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
 MpiDefault=none
 ReturnToService=2
 KillWait=5
 KillOnBadExit=1
 WaitTime=1
 SlurmdTimeout=60
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
+SchedulerType=sched/builtin
+SchedulerParameters=builtin_interval=1,batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 {nodes}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP PriorityTier=1
-PartitionName=urgent Nodes={names} MaxTime=INFINITE State=UP PriorityTier=2
+PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE PriorityTier=1
+PartitionName=urgent Nodes={names} MaxTime=INFINITE State=UP OverSubscribe=EXCLUSIVE PriorityTier=2
 """
 
 
