@@ -179,7 +179,7 @@ def test_a_refused_job(boot: Boot) -> None:
     """The error of a refused job has the name of the service and Slurm's words."""
     refused = placed(18476)
     refused["on"]["slurm"]["partition"] = "night"
-    with pytest.raises(BackendError, match=r"^engine: `sbatch --parsable` has failed: .*invalid partition"):
+    with pytest.raises(BackendError, match=r"^engine: the command sbatch --parsable has failed: .*invalid partition"):
         boot(spec(services={"engine": refused})).ready()
 
 
