@@ -101,8 +101,9 @@ class Finish:
             if self.run is not None:
                 self._publish(session)
             self._count_losses(session)
-        stop_note = self._opened.setup.backend.stop_note
-        sentences = (*filter(None, [stop_note]), *losses.sentences, *self._verdict_note())
+        nodes = self._opened.services.nodes
+        stop_notes = (self._opened.setup.backend.stop_note, nodes.launch.stop_note if nodes and nodes.launch else "")
+        sentences = (*filter(None, stop_notes), *losses.sentences, *self._verdict_note())
         say(self._opened.setup.config, [f"agentbench: {sentence}" for sentence in sentences])
 
     def _verdict_note(self) -> Iterator[str]:
