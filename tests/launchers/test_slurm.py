@@ -39,21 +39,32 @@ TERMS = WorkerTerms("20261127-101500", "gpu-1:7100", "127.0.0.1:7100", "secret",
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, Any]:
-    """The records of a session without node workers, once it has run."""
+def known() -> dict[int, dict[str, Any]]:
+    """Delay of the engine -> the records of a session without node workers, once it has run."""
     return {}
 
 
-@pytest.fixture
-def shopped(project: Project, known: dict[str, Any]) -> dict[str, Any]:
-    """Creates a suite for three nodes of Slurm, and returns the records of a session without node workers."""
+def shop(project: Project, known: dict[int, dict[str, Any]], ttft_ms: int) -> dict[str, Any]:
+    """Creates a suite for three nodes of Slurm, on an engine with this delay. Returns the records of a session without node workers."""
     project.suite(scenarios=ROLLOUTS)
-    project.backend([{"ttft_ms": 150, **rule} for rule in FIND_THEN_ANSWER], nodes={"slurm": {"nodes": 3}})
-    if not known:
+    project.backend([{"ttft_ms": ttft_ms, **rule} for rule in FIND_THEN_ANSWER], nodes={"slurm": {"nodes": 3}})
+    if ttft_ms not in known:
         project.run("--agentbench-reports=elsewhere", *SHOP)
-        known.update(lasting([*read_journal(next((project.root / "elsewhere").glob("2*")))]))
-        assert ROLLOUTS == len(known)
-    return known
+        known[ttft_ms] = lasting([*read_journal(next((project.root / "elsewhere").glob("2*")))])
+        assert ROLLOUTS == len(known[ttft_ms])
+    return known[ttft_ms]
+
+
+@pytest.fixture
+def shopped(project: Project, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Creates a suite whose session is short."""
+    return shop(project, known, 100)
+
+
+@pytest.fixture
+def slowly(project: Project, known: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Creates a suite whose session is so long that something can happen in the middle of it."""
+    return shop(project, known, 800)
 
 
 @pytest.fixture
@@ -170,26 +181,26 @@ def test_a_queue(project: Project, slurm: SlurmCluster, shopped: dict[str, Any],
 
 
 @pytest.mark.slow
-def test_preemption(project: Project, slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
+def test_preemption(project: Project, slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
     """A job that has to give its nodes to another one waits for nodes again, and the session goes on when it has them."""
     background = start("--agentbench-nodes-wait=20s")
-    background.in_the_middle(6)
+    background.in_the_middle()
     (job,) = slurm.jobs()
     other = occupy(slurm, "urgent")
     waits_for(background, "it has lost its nodes and waits for others: PENDING (")
     other.cancel()
     slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now")  # Slurm waits for two minutes before it starts a job again.
 
-    has_the_same_record(background, shopped)
+    has_the_same_record(background, slowly)
     assert 1 < max(each.attempt for each in background.rollouts)
     assert [1] == [len(launch["problems"]) for launch in launches(project)]
 
 
 @pytest.mark.slow
-def test_scancel(project: Project, slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
+def test_scancel(project: Project, slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
     """A session whose job is cancelled says so, and ends when node workers have been missing for too long. It can be resumed."""
     background = start("--agentbench-nodes-wait=8s")
-    background.in_the_middle(6)
+    background.in_the_middle()
     (job,) = slurm.jobs()
     slurm.run("scancel", job)
 
@@ -200,14 +211,14 @@ def test_scancel(project: Project, slurm: SlurmCluster, shopped: dict[str, Any],
 
     resumed = project.run(f"--agentbench-resume={background.directory.name}", *SHOP)
     resumed.assert_outcomes(passed=ROLLOUTS)
-    assert shopped == lasting(background.rollouts)
+    assert slowly == lasting(background.rollouts)
 
 
 @pytest.mark.slow
-def test_srun_is_killed(project: Project, slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
+def test_srun_is_killed(project: Project, slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
     """The node workers end with srun, and so does the job. The session shows the end of its log."""
     background = start()
-    background.in_the_middle(3)
+    background.in_the_middle()
     for pid in in_jobs(slurm, "srun --nodes=3"):
         os.kill(pid, signal.SIGKILL)
     waits_for(background, "it has ended: FAILED (")
@@ -221,37 +232,37 @@ def test_srun_is_killed(project: Project, slurm: SlurmCluster, shopped: dict[str
 
 
 @pytest.mark.slow
-def test_lost_tasks_and_nodes(project: Project, slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
+def test_lost_tasks_and_nodes(project: Project, slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
     """The death of a node worker and the loss of a node end neither the job nor the session."""
     background = start("--agentbench-nodes-wait=10s")
-    background.in_the_middle(3)
+    background.in_the_middle()
     of_node = workers(slurm)
     os.kill(of_node["n1"], signal.SIGKILL)
     slurm.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
     wait_for(lambda: not lives(of_node["n3"]), "the loss of the node")
 
-    has_the_same_record(background, shopped)
+    has_the_same_record(background, slowly)
     assert {1, 2} == {each.attempt for each in background.rollouts}
     assert [[]] == [launch["problems"] for launch in launches(project)]
 
 
 @pytest.mark.slow
-def test_slurmstepd_is_killed(slurm: SlurmCluster, shopped: dict[str, Any], start: Start) -> None:
+def test_slurmstepd_is_killed(slurm: SlurmCluster, slowly: dict[str, Any], start: Start) -> None:
     """A node worker does not need Slurm's process on its node, and the other tasks do not end."""
     background = start("--agentbench-nodes-wait=10s")
-    background.in_the_middle(3)
+    background.in_the_middle()
     os.kill(psutil.Process(workers(slurm)["n2"]).ppid(), signal.SIGKILL)
 
-    has_the_same_record(background, shopped)
+    has_the_same_record(background, slowly)
     assert {1} == {each.attempt for each in background.rollouts}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_end_of_a_session(slurm: SlurmCluster, shopped: dict[str, Any], start: Start, signum: signal.Signals) -> None:
+def test_the_end_of_a_session(slurm: SlurmCluster, slowly: dict[str, Any], start: Start, signum: signal.Signals) -> None:
     """A session that ends in the middle leaves no job, and no process on the nodes."""
     background = start()
-    background.in_the_middle(3)
+    background.in_the_middle()
     os.kill(background.process.pid, signum)
     background.ended(60)
 
@@ -289,7 +300,7 @@ def test_in_an_allocation(project: Project, slurm: SlurmCluster, shopped: dict[s
 
 
 @pytest.mark.slow
-def test_the_recipe(project: Project, slurm: SlurmCluster, shopped: dict[str, Any]) -> None:
+def test_the_recipe(project: Project, slurm: SlurmCluster, slowly: dict[str, Any]) -> None:
     """The script of docs/scale.md runs a session and its node workers in one job. If Slurm requeues the job, the run is resumed."""
     script = next(each for each in SCALE.read_text(encoding="utf-8").split("```bash\n") if "SLURM_JOB_ID" in each).partition("```")[0]
     for old, new in {
@@ -309,7 +320,7 @@ def test_the_recipe(project: Project, slurm: SlurmCluster, shopped: dict[str, An
 
     assert "COMPLETED" == wait_for(lambda: state if (state := job.state()).is_over else None, "the end of the job", 90).word
     assert "session 2 of this run" in output.read_text()
-    assert shopped == lasting(project.rollouts)
+    assert slowly == lasting(project.rollouts)
     assert [f"job {job.id}"] * 2 == [launch["id"] for launch in launches(project)]
 
 
