@@ -18,7 +18,7 @@ from pytest_agentbench.metrics.stopwatch import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import UNDECLARED
 from pytest_agentbench.runs.journal import FILE, read_journal
-from pytest_agentbench.session.findings import MainScore, read_rollouts
+from pytest_agentbench.session.results import MainScore, read_rollouts
 
 ROLLOUTS, EVENTS = 10_000, 60
 LIMIT_MB = 1_000

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Figure, Options, Result, run_pytest, seconds
-from pytest_agentbench.backends.machine.environments import resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.runs.run_file import read_run
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pytest_agentbench.reports.document import Code, Column, Fact, Level, Measure, Note, Section, Table
     from pytest_agentbench.reports.view import RunView
     from pytest_agentbench.rollouts.checks import SuiteDraft
-    from pytest_agentbench.rollouts.worker_protocol import SuiteInfo
+    from pytest_agentbench.rollouts.questions_of_tests import SuiteInfo
     from pytest_agentbench.runs.conversations import Conversations, NotKept
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.runs.run_file import Run
     from pytest_agentbench.scorers.declaration import scorer
     from pytest_agentbench.scorers.tsq import tsq
-    from pytest_agentbench.suites.datasets.format_results import Selection
+    from pytest_agentbench.suites.datasets.loaded_scenarios import Selection
     from pytest_agentbench.suites.suite import Scenario, Tool
     from pytest_agentbench.tables import load
     from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
@@ -112,11 +112,11 @@ _MODULES = {
     "Scenario": "suites.suite",
     "Score": "records",
     "Section": "reports.document",
-    "Selection": "suites.datasets.format_results",
+    "Selection": "suites.datasets.loaded_scenarios",
     "Source": "exports",
     "Sources": "backends.telemetry.samples",
     "SuiteDraft": "rollouts.checks",
-    "SuiteInfo": "rollouts.worker_protocol",
+    "SuiteInfo": "rollouts.questions_of_tests",
     "Table": "reports.document",
     "Target": "backends.telemetry.samples",
     "Tell": "backends.backend",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_agentbench.rollouts.worker_protocol import WorkerInput
+    from pytest_agentbench.rollouts.questions_of_tests import WorkerInput
     from pytest_agentbench.session.controller import Controller
 
 
@@ -80,7 +80,7 @@ def register_controller(config: pytest.Config) -> None:
 def worker_input(text: str | None) -> WorkerInput:
     """Returns the controller's input for this worker, parsed. None stands for a controller without this plugin and gives an empty input."""
     from pytest_agentbench.lib import codec
-    from pytest_agentbench.rollouts.worker_protocol import WorkerInput
+    from pytest_agentbench.rollouts.questions_of_tests import WorkerInput
 
     return WorkerInput() if text is None else codec.received(WorkerInput, json.loads(text))
 

@@ -43,7 +43,7 @@ from pytest_agentbench.agents.self_evaluating import SelfEvaluating
 from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.backends.embedded import EmbeddedSpec
-from pytest_agentbench.backends.machine.environments import environments, resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import environments, resolve_python
 from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmPlacement

@@ -185,7 +185,7 @@ def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_link_to_an_installed_wheel(newcomer: Newcomer, tmp_path: Path) -> None:
     """An environment with this package among its pins links to the installed wheel: modules, shipped data and metadata."""
-    link = "from pathlib import Path\nfrom pytest_agentbench.backends.machine.environments import link_into\nlink_into(Path())\n"
+    link = "from pathlib import Path\nfrom pytest_agentbench.backends.machine.virtual_environments import link_into\nlink_into(Path())\n"
     (tmp_path / "link.py").write_text(link)
 
     done = newcomer(tmp_path, "link")

@@ -25,7 +25,7 @@ from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess, TapProcesses
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolConfig, PoolSettings, Scheduling
-from pytest_agentbench.rollouts.worker_protocol import PlanSelected
+from pytest_agentbench.rollouts.questions_of_tests import PlanSelected
 from pytest_agentbench.runs import journal
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from pytest_agentbench.tap.protocol import Budgets

@@ -18,7 +18,7 @@ from benchmarks.pressure.page import Level, page, table
 from benchmarks.pressure.passes import passes
 from benchmarks.timing.table import processor
 from pytest_agentbench import load
-from pytest_agentbench.backends.machine.environments import resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.runs.run_file import read_run
 

@@ -20,8 +20,8 @@ from pytest_agentbench.runs.identity import hashed
 from pytest_agentbench.runs.results import ArmFacts, PlannedSuite, SuiteFacts
 from pytest_agentbench.runs.run_file import SCHEMA, Run, SessionFacts
 from pytest_agentbench.runs.sessions import folder_of
-from pytest_agentbench.session.findings import MainScore, read_rollouts, serving
 from pytest_agentbench.session.gate import make_gate
+from pytest_agentbench.session.results import MainScore, read_rollouts, serving
 from pytest_agentbench.session.summary import compare_arms, compute
 from pytest_agentbench.suites.arms import DEFAULT, VariantOrigin
 

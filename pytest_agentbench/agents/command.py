@@ -108,7 +108,7 @@ class Command:
 
         It contains no variables of the test run, and no secrets that are not in `keys`.
         """
-        from pytest_agentbench.backends.machine.environments import resolve_python
+        from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 
         inherited = {name: value for name, value in foreign_environment().items() if name in self.keys or not SECRET_NAME.search(name)}
         if self.python is not None:

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
 
 
 def run_create(options: argparse.Namespace) -> None:
-    from pytest_agentbench.backends.machine.environments import create, environments
+    from pytest_agentbench.backends.machine.virtual_environments import create, environments
 
     for name in options.names:
         if name not in environments():  # all names are checked before the first environment takes minutes
@@ -33,7 +33,7 @@ def run_create(options: argparse.Namespace) -> None:
 
 
 def run_list(options: argparse.Namespace) -> None:
-    from pytest_agentbench.backends.machine.environments import environments, home_of, is_whole
+    from pytest_agentbench.backends.machine.virtual_environments import environments, home_of, is_whole
 
     for name, spec in environments().items():
         print(f"{name:14} {spec.about} ({', '.join(spec.pins)})")

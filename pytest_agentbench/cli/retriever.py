@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 def run_build(options: argparse.Namespace) -> None:
     """Builds an index and prints the files. Raises BackendError if it runs in another environment and fails there."""
-    from pytest_agentbench.backends.machine.environments import OWN
+    from pytest_agentbench.backends.machine.virtual_environments import OWN
     from pytest_agentbench.retriever.build import build_index
 
     given = {"url": options.url, "model": options.model, "api_key": options.api_key}
@@ -53,7 +53,7 @@ def run_build(options: argparse.Namespace) -> None:
 
 def _build_elsewhere(python: str, arguments: list[str]) -> None:
     """Builds an index with the interpreter of another environment."""
-    from pytest_agentbench.backends.machine.environments import package_path, resolve_python
+    from pytest_agentbench.backends.machine.virtual_environments import package_path, resolve_python
     from pytest_agentbench.errors import BackendError
     from pytest_agentbench.lib.process import foreign_environment
 
@@ -65,7 +65,7 @@ def _build_elsewhere(python: str, arguments: list[str]) -> None:
 
 def run_serve(options: argparse.Namespace) -> None:
     """Serves an index until Ctrl-C. Prints the address and the log file. Raises BackendError if the service ends by itself."""
-    from pytest_agentbench.backends.machine.environments import OWN, package_path, resolve_python
+    from pytest_agentbench.backends.machine.virtual_environments import OWN, package_path, resolve_python
     from pytest_agentbench.cli.sessions import tidy_termination
     from pytest_agentbench.errors import BackendError
     from pytest_agentbench.lib.process import Child

@@ -168,7 +168,7 @@ def _field(text: str, name: str) -> str:
     """Returns the value of a field in the line that `scontrol show job --oneliner` prints."""
     found = re.search(rf"(?:^|\s){name}=(\S*)", text)
     if found is None:
-        raise BackendError(f"`scontrol show job` has printed no {name}: {text.strip()[:200]}")
+        raise BackendError(f"the command scontrol show job has printed no {name}: {text.strip()[:200]}")
     return found[1]
 
 
@@ -188,12 +188,12 @@ def _run(*command: str, stdin: str = "") -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise BackendError(f"`{' '.join(command)}` has not answered within {PATIENCE:g} s") from error
+        raise BackendError(f"the command {' '.join(command)} has not answered within {PATIENCE:g} s") from error
     except OSError as error:
         raise BackendError(f"`{command[0]}` cannot be started: {error.strerror}") from error
     if done.returncode:
         said = " ".join(done.stderr.decode(errors="replace").split()) or f"exit status {done.returncode}"
-        raise BackendError(f"`{' '.join(command)}` has failed: {said}")
+        raise BackendError(f"the command {' '.join(command)} has failed: {said}")
     return done.stdout.decode(errors="replace")
 
 

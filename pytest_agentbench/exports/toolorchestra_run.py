@@ -14,7 +14,7 @@ from pytest_agentbench.exports.atif import iso
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.files import ChosenRuns, FileNames
 from pytest_agentbench.exports.toolorchestra import USAGE, task
-from pytest_agentbench.metrics import table_columns
+from pytest_agentbench.metrics import data_columns
 from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.metrics.performance import Offsets
 from pytest_agentbench.metrics.timings import output_tokens
@@ -240,7 +240,7 @@ def _steps(place: RolloutPlace) -> Iterator[float]:
 def _usage(place: RolloutPlace) -> Iterator[Json]:
     """Yields a usage record (a line of USAGE) for each successful call of an agent whose tokens and time are known."""
     rollout = place.rollout
-    for row in table_columns.call_rows(place):
+    for row in data_columns.call_rows(place):
         call, ended, prompt = row.call, row.epoch_s(row.call.ended_ns), row.call.prompt_tokens
         if not call.measured or call.error_kind is not None or ended is None or prompt is None:
             continue

@@ -13,8 +13,8 @@ from itertools import chain, combinations, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.backends.cache_state import CacheBlock, total_hits
-from pytest_agentbench.gate.comparability import connect_note, uncounted
 from pytest_agentbench.gate.evidence import Trial, latencies, samples, score_limits
+from pytest_agentbench.gate.usable_numbers import connect_note, uncounted
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, unusable_reason

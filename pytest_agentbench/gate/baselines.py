@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.comparability import missing_scores
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, samples, trial_of
+from pytest_agentbench.gate.usable_numbers import missing_scores
 from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_system import write_whole

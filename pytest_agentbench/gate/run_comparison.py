@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from pytest_agentbench.gate.ab import compare_scores
-from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.evidence import passes, samples
 from pytest_agentbench.gate.run_pair import ComparedRun, latencies_of, shared_scenarios, speed_warnings
+from pytest_agentbench.gate.usable_numbers import uncounted
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import Decision, step_down
 from pytest_agentbench.stats.latency import compare_latency

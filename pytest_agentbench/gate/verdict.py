@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
-from pytest_agentbench.gate.comparability import TIMED, connect_note, incomparable, is_timed, uncounted, unscored
 from pytest_agentbench.gate.evidence import (
     Evidence,
     RunFacts,
@@ -23,6 +22,7 @@ from pytest_agentbench.gate.evidence import (
     score_limits,
 )
 from pytest_agentbench.gate.rules import OF_SCENARIOS, Rule, SuiteRule
+from pytest_agentbench.gate.usable_numbers import TIMED, connect_note, incomparable, is_timed, uncounted, unscored
 from pytest_agentbench.stats import decisions
 from pytest_agentbench.stats.decisions import (
     FAIL,

@@ -82,7 +82,7 @@ class Launcher(ABC):
         """Starts the node workers, or requests machines for them. Raises BackendError if they are refused."""
 
     def state(self) -> LaunchState:
-        """Returns what is known of the node workers."""
+        """Returns what is known of the node workers. Raises BackendError if none of them will ever run; then the session ends."""
         return LaunchState()
 
     @abstractmethod

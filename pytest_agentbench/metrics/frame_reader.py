@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from pytest_agentbench.metrics import registry, table_columns, timings
+from pytest_agentbench.metrics import data_columns, registry, timings
 from pytest_agentbench.metrics.columns import Growth, Origin, RaggedGrowth, RolloutPlace
+from pytest_agentbench.metrics.data_columns import ATTEMPTS, DRAFTS, PROGRAMS, CallRow, DraftRow, RolloutRow, SpanRow, draft_rows
 from pytest_agentbench.metrics.frame import Frame
-from pytest_agentbench.metrics.table_columns import ATTEMPTS, DRAFTS, PROGRAMS, CallRow, DraftRow, RolloutRow, SpanRow, draft_rows
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import LLMCall, Rollout
 
@@ -19,8 +19,8 @@ class FrameReader:
     def __init__(self, origin: Origin | None = None, *, events: bool = True) -> None:
         """Prepares empty tables. `origin` is the run of the rollouts. Without `events`, the output events of calls are left out."""
         self._origin, self._with_events = origin or Origin("", Path(), Calendar()), events
-        self._rollouts: Growth[RolloutRow] = Growth("rollouts", table_columns.rollout_columns())
-        self._calls: Growth[CallRow] = Growth("calls", table_columns.call_columns())
+        self._rollouts: Growth[RolloutRow] = Growth("rollouts", data_columns.rollout_columns())
+        self._calls: Growth[CallRow] = Growth("calls", data_columns.call_columns())
         self._attempts: Growth[SpanRow] = Growth("attempts", ATTEMPTS)
         self._programs: Growth[SpanRow] = Growth("programs", PROGRAMS)
         self._drafts: Growth[DraftRow] = Growth("drafts", DRAFTS)
@@ -43,7 +43,7 @@ class FrameReader:
             self._programs.add(SpanRow(place.number, program))
         for draft in draft_rows(place):
             self._drafts.add(draft)
-        for row in table_columns.call_rows(place):
+        for row in data_columns.call_rows(place):
             self._calls.add(row)
             if self._with_events:
                 self._add_events(row)

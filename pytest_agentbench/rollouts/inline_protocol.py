@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.records import Access, Json, KeptCall, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.worker_protocol import PoolQuestion
+from pytest_agentbench.rollouts.questions_of_tests import PoolQuestion
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from pytest_agentbench.records import Json, ToolCall
-from pytest_agentbench.scorers.expected import normalised
+from pytest_agentbench.scorers.matching import normalised
 from pytest_agentbench.suites.suite import Tool
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?", re.ASCII)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.expected import ActualCall, ExpectedCall, expected_and_actual
+from pytest_agentbench.scorers.matching import ActualCall, ExpectedCall, expected_and_actual
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario

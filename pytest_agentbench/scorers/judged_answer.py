@@ -14,7 +14,7 @@ from pytest_agentbench.lib.model_texts import tagged
 from pytest_agentbench.llm.judge import Form, ask, fill_template, identity
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.expected import expected_answers
+from pytest_agentbench.scorers.matching import expected_answers
 from pytest_agentbench.suites.suite import user_text
 
 if TYPE_CHECKING:

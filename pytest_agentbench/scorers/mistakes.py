@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from pytest_agentbench.scorers.arguments import accepted, faults
-from pytest_agentbench.scorers.expected import normalised
+from pytest_agentbench.scorers.matching import normalised
 from pytest_agentbench.scorers.repeated import identity
 
 #: Kind -> its meaning, as shown to users. A rollout may have several kinds; the first ones explain most of the others.

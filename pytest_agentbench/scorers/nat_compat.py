@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.expected import normalised
+from pytest_agentbench.scorers.matching import normalised
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario

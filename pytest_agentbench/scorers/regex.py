@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.expected import expected_answers
+from pytest_agentbench.scorers.matching import expected_answers
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.expected import (
+from pytest_agentbench.scorers.matching import (
     ActualCall,
     CallKey,
     ExpectedCall,

@@ -24,7 +24,7 @@ from pytest_agentbench.lib import codec, options
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.kept_values import ALL, CALLS
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
-from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
+from pytest_agentbench.rollouts.questions_of_tests import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import summarize_damage
 from pytest_agentbench.session.discovery import replaced_thresholds, unknown_marks, worker_suite
 from pytest_agentbench.session.pytest_reports import (
@@ -53,9 +53,9 @@ from pytest_agentbench.suites.arms import concurrencies
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
-    from pytest_agentbench.session.findings import SessionFindings
     from pytest_agentbench.session.finish import Finish
     from pytest_agentbench.session.open_session import OpenSession
+    from pytest_agentbench.session.results import SessionFindings
 
 
 def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out: Sequence[str]) -> Iterator[str]:
@@ -283,8 +283,8 @@ class Controller:
         """Ends the services and reads the journal. With xdist a thread does this while the workers end, because both take a while."""
         if self.opened is None:
             return (yield)
-        from pytest_agentbench.session.findings import gather, test_outcomes
         from pytest_agentbench.session.finish import Finish
+        from pytest_agentbench.session.results import gather, test_outcomes
 
         self.finish = Finish(self.opened, self.outcomes, session)
         gathered: Callable[[], SessionFindings] = functools.partial(gather, self.opened, test_outcomes(self.opened, self.outcomes))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.worker_protocol import SuiteInfo, UnavailableSuite, WorkerSuite
+from pytest_agentbench.rollouts.questions_of_tests import SuiteInfo, UnavailableSuite, WorkerSuite
 from pytest_agentbench.suites.suite import SUITE_FILE
 
 if TYPE_CHECKING:

@@ -37,10 +37,10 @@ from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.runs.directory import discard, point_latest
 from pytest_agentbench.runs.run_file import FILE, Run, redacted, write_run
-from pytest_agentbench.session.findings import SessionFindings
 from pytest_agentbench.session.open_session import OpenSession
 from pytest_agentbench.session.pytest_reports import Outcomes
 from pytest_agentbench.session.recorder import remember_durations
+from pytest_agentbench.session.results import SessionFindings
 from pytest_agentbench.session.summary import conclude
 from pytest_agentbench.stats.decisions import FAIL
 
@@ -101,8 +101,9 @@ class Finish:
             if self.run is not None:
                 self._publish(session)
             self._count_losses(session)
-        stop_note = self._opened.setup.backend.stop_note
-        sentences = (*filter(None, [stop_note]), *losses.sentences, *self._verdict_note())
+        nodes = self._opened.services.nodes
+        stop_notes = (self._opened.setup.backend.stop_note, nodes.launch.stop_note if nodes and nodes.launch else "")
+        sentences = (*filter(None, stop_notes), *losses.sentences, *self._verdict_note())
         say(self._opened.setup.config, [f"agentbench: {sentence}" for sentence in sentences])
 
     def _verdict_note(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
-from pytest_agentbench.rollouts.worker_protocol import GetBackend, GetScenario, PoolAnswer_co, PoolQuestion, SuiteInfo, UnavailableSuite
+from pytest_agentbench.rollouts.questions_of_tests import GetBackend, GetScenario, PoolAnswer_co, PoolQuestion, SuiteInfo, UnavailableSuite
 from pytest_agentbench.session.rollout_tests import NotedThresholds, refuse
 from pytest_agentbench.session.worker import Worker
 

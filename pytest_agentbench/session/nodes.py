@@ -132,7 +132,7 @@ class Launch:
         self._terms, self._log, self._record = terms, log, record
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._tell: Callable[[str], None] = lambda _: None
+        self.stop_note = ""  # what could not be ended; known after `stop`
 
     def start(self, tell: Callable[[str], None], queued: Callable[[NodesQueued], object], fail: Callable[[str], None]) -> None:
         """Starts the node workers in the background.
@@ -142,18 +142,17 @@ class Launch:
             queued: Tells the pool whether node workers wait for machines.
             fail: Ends the session with a reason, because no node workers can be started.
         """
-        self._tell = tell
         self._thread = daemon(self._run, tell, queued, fail, name="launch")
 
     def stop(self) -> None:
-        """Ends the node workers. Shows the user why, if that is not possible."""
+        """Ends the node workers, or says in `stop_note` why that is not possible."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
         try:
             self.launcher.stop()
         except BackendError as error:
-            self._tell(f"not all that --agentbench-nodes={self._record.launcher} has started can be ended: {error}")
+            self.stop_note = f"not all that --agentbench-nodes={self._record.launcher} has started can be ended: {error}"
 
     def _run(self, tell: Callable[[str], None], queued: Callable[[NodesQueued], object], fail: Callable[[str], None]) -> None:
         began = time.monotonic()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.wire import OtherVersion
-from pytest_agentbench.rollouts.worker_protocol import PoolAddress, PoolAnswer_co, PoolQuestion, QuestionRefused, read_answer
+from pytest_agentbench.rollouts.questions_of_tests import PoolAddress, PoolAnswer_co, PoolQuestion, QuestionRefused, read_answer
 
 POOLS = 1000  # Number of pools that may die before one question is given up
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.errors import NoScore
 from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.records.rollout import missed_scores
-from pytest_agentbench.rollouts.worker_protocol import WorkerSuite
+from pytest_agentbench.rollouts.questions_of_tests import WorkerSuite
 
 
 class NotedThresholds(dict[str, float]):

@@ -32,10 +32,10 @@ from pytest_agentbench.runs.run_file import (
     SessionFacts,
     SessionShare,
 )
-from pytest_agentbench.session.findings import JournalContents, SessionFindings, groups
 from pytest_agentbench.session.open_session import OpenSession
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.pytest_reports import Outcomes
+from pytest_agentbench.session.results import JournalContents, SessionFindings, groups
 from pytest_agentbench.session.setup import Setup
 
 

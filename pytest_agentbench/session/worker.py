@@ -19,7 +19,7 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.foreign import Sizes, one_line
 from pytest_agentbench.records import Rollout, RolloutKey, Scale, Score
 from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
-from pytest_agentbench.rollouts.worker_protocol import (
+from pytest_agentbench.rollouts.questions_of_tests import (
     GetRollout,
     PlanSelected,
     RecordedRollout,

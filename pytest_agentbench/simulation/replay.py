@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.backends.machine.environments import resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.exports.mooncake import BLOCK

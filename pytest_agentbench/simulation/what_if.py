@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_agentbench.backends.machine.environments import resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import mooncake
 from pytest_agentbench.exports.files import ChosenRuns

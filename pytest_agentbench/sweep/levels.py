@@ -18,8 +18,8 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat_benchmark import add_events
 from pytest_agentbench.exports.nat_events import events_of
 from pytest_agentbench.gate.ab import mean_of
-from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.evidence import LOST, Trial, good_shares, samples, score_limits, trial_of
+from pytest_agentbench.gate.usable_numbers import uncounted
 from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.frame_reader import FrameReader

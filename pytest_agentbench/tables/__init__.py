@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.metrics import table_columns
+from pytest_agentbench.metrics import data_columns
 from pytest_agentbench.metrics.columns import FrameTable, Growth, Origin, RolloutPlace
+from pytest_agentbench.metrics.data_columns import SCORES, ScoreRow, score_rows
 from pytest_agentbench.metrics.frame import Frame
 from pytest_agentbench.metrics.frame_reader import FrameReader
-from pytest_agentbench.metrics.table_columns import SCORES, ScoreRow, score_rows
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import FILE as RUN_FILE
@@ -42,8 +42,8 @@ class Tables:
 
 
 _HEADS = {
-    "calls": table_columns.call_columns(),
-    "rollouts": table_columns.rollout_columns(),
+    "calls": data_columns.call_columns(),
+    "rollouts": data_columns.rollout_columns(),
     "scores": SCORES,
     "samples": SAMPLES,
     "metrics": RUN_METRICS,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.session.nodes import TOKEN_FILE
 from tests.project import Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -42,15 +43,17 @@ class Cloud(Launcher):
 
     def state(self):
         self.looks += 1
-        if self.looks < 6:
+        if self.looks < (1 if self.argument else 6):
             return LaunchState("order 7", "the cloud is far away")
-        if self.looks == 6:
+        if self.looks == (1 if self.argument else 6):
             self.local.start(self.terms)
         return LaunchState("order 7", problem="the cloud is grey")
 
     def stop(self):
         self.local.stop()
         Path("stopped").touch()
+        if self.argument == "stuck":
+            raise BackendError("order 7 cannot be cancelled")
 """
 
 
@@ -94,3 +97,12 @@ def test_node_workers_that_cannot_be_started(cloud: Project) -> None:
     result.assert_outcomes(errors=1)
     assert "no node workers can be started: the cloud is full" in result.stdout.str()
     assert (cloud.root / "stopped").exists()
+
+
+def test_node_workers_that_cannot_be_ended(cloud: Project) -> None:
+    """The user is told what is left. The results are complete, and the token is gone."""
+    result = cloud.run("--agentbench-nodes=cloud:stuck", SHOP)
+
+    result.assert_outcomes(passed=3)
+    assert "not all that --agentbench-nodes=cloud:stuck has started can be ended: order 7 cannot be cancelled" in result.stdout.str()
+    assert not (cloud.directory / TOKEN_FILE).exists()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.project import Project
 from tests.robustness.processes import Background
-from tests.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.slurm_cluster import SlurmCluster
 from tests.small_stacks import own_folder, until_gone
 from tests.waits import wait_for
 
@@ -30,21 +30,6 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of the test's stacks. Afterwards no stack may be left."""
     with own_folder(monkeypatch) as folder:
         yield folder
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def slurm(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
-    """The cluster, whose nodes are idle, for sessions of this test."""
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
-    yield cluster
-    cluster.clear()
 
 
 def placed(project: Project, port: int) -> None:

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from pytest_agentbench.backends.machine.environments import OWN, environments
+from pytest_agentbench.backends.machine.virtual_environments import OWN, environments
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.instances import submissions
 from pytest_agentbench.backends.stack.kind import StackKind

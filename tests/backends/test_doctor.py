@@ -19,8 +19,8 @@ from pytest_agentbench.backends.doctor.check import Check
 from pytest_agentbench.backends.doctor.host import fabric_check, toolkit_check
 from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine import gpus
-from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.backends.machine.gpus import lease
+from pytest_agentbench.backends.machine.virtual_environments import environments
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.url import UrlSpec

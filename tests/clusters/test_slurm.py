@@ -73,7 +73,9 @@ def test_a_job_that_a_job_submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("slurm")
 def test_refused_jobs() -> None:
     """The error of a refused job contains Slurm's own words."""
-    with pytest.raises(BackendError, match=r"^`sbatch --parsable --partition=night` has failed: .*invalid partition specified: night"):
+    with pytest.raises(
+        BackendError, match=r"^the command sbatch --parsable --partition=night has failed: .*invalid partition specified: night"
+    ):
         submit(script("true"), "--partition=night")
 
 
@@ -84,7 +86,9 @@ def test_a_controller_that_does_not_answer(slurm: SlurmCluster, monkeypatch: pyt
     (tmp_path / "slurm.conf").write_text(text)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
 
-    with pytest.raises(BackendError, match=r"^`scontrol show job --oneliner 1` has failed: .*[Uu]nable to contact slurm controller"):
+    with pytest.raises(
+        BackendError, match=r"^the command scontrol show job --oneliner 1 has failed: .*[Uu]nable to contact slurm controller"
+    ):
         SlurmJob("1").state()
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import Promotion, ScoreChange, baseline_warnings, check_reason, plan_promotion, unfit_reasons
-from pytest_agentbench.gate.comparability import missing_scores
 from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.usable_numbers import missing_scores
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.run_file import Plan, Run

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.gate.comparability import missing_scores
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial
+from pytest_agentbench.gate.usable_numbers import missing_scores
 from pytest_agentbench.gate.verdict import RuleVerdict, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.metrics.stopwatch import READ_TOO_LATE
 from pytest_agentbench.stats.pass_rates import PassThreshold

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.machine import gpus
-from pytest_agentbench.backends.machine.environments import resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 from pytest_agentbench.errors import MissingError
 from tests.real.booted_stack import run
 

@@ -342,7 +342,7 @@ def test_a_refused_job(project: Project, slurm: SlurmCluster) -> None:
     result = project.run(*SLURM, *SHOP)
 
     assert 0 != result.ret
-    assert "no node workers can be started: `sbatch --parsable` has failed: " in result.stdout.str()
+    assert "no node workers can be started: the command sbatch --parsable has failed: " in result.stdout.str()
     assert "invalid partition specified: night" in result.stdout.str()
 
 

@@ -12,7 +12,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import ModelAddress, ModelAddresses
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Endpoint, Json, KeptCall, LLMCall, Rollout, RolloutKey, Score
-from pytest_agentbench.rollouts.pool.addresses import role_facts
+from pytest_agentbench.rollouts.pool.model_addresses import role_facts
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.toolbox import Toolbox

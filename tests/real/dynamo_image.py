@@ -20,7 +20,7 @@ from pathlib import Path
 
 import docker
 
-from pytest_agentbench.backends.machine.environments import environments
+from pytest_agentbench.backends.machine.virtual_environments import environments
 from pytest_agentbench.errors import BackendError, MissingError
 
 SUITE, PYTHON = "bookworm", "3.11"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.backends.machine.ports import Reserved
+from pytest_agentbench.backends.machine.virtual_environments import environments_folder, resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.wire import Listening

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import environments_folder, resolve_python
 from pytest_agentbench.records import Json
 from tests.real.booted_stack import ROOT, Booted, booted, run
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.backends.machine.ports import Reserved
+from pytest_agentbench.backends.machine.virtual_environments import environments_folder, resolve_python
 from pytest_agentbench.errors import MissingError
 from tests.project import WAYS, Project
 from tests.real.booted_stack import ROOT

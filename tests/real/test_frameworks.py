@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pytest_agentbench.agents.factory import make_agent
-from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.backends.machine.virtual_environments import home_of, is_whole
 from pytest_agentbench.cli import main
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.backends.machine.virtual_environments import home_of, is_whole
 from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.lib.process import foreign_environment

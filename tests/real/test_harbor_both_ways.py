@@ -15,7 +15,7 @@ import docker
 import pytest
 import yaml
 
-from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.backends.machine.virtual_environments import home_of, is_whole
 from pytest_agentbench.lib.process import Child, foreign_environment
 from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json

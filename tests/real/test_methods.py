@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 import yaml
 
-from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import environments_folder, resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import gate_phrases

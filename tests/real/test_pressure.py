@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.pressure.benchmark import session
 from benchmarks.pressure.project import ARMS
-from pytest_agentbench.backends.machine.environments import resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 from pytest_agentbench.errors import MissingError
 
 pytestmark = pytest.mark.timeout(300)

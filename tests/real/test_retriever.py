@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from pytest_agentbench.backends.doctor import checks
-from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.backends.machine.virtual_environments import home_of, is_whole
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.cli import main

@@ -16,7 +16,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.backends.machine.virtual_environments import home_of, is_whole
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack import ownership
 from pytest_agentbench.backends.stack.spec import StackSpec

@@ -18,7 +18,7 @@ from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inline_protocol import ReturnAddress
 from pytest_agentbench.rollouts.protocol import PoolConfig, Scheduling
-from pytest_agentbench.rollouts.worker_protocol import (
+from pytest_agentbench.rollouts.questions_of_tests import (
     FoundScenario,
     GetBackend,
     GetRollout,

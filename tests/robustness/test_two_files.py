@@ -22,7 +22,7 @@ from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.protocol import PoolSettings, Scheduling
-from pytest_agentbench.rollouts.worker_protocol import GetRollout, PlanSelected, PoolAddress
+from pytest_agentbench.rollouts.questions_of_tests import GetRollout, PlanSelected, PoolAddress
 from pytest_agentbench.runs.attempts import AttemptLog, PoolDied
 from pytest_agentbench.runs.journal import earlier_work, read_journal
 from pytest_agentbench.sandbox.factory import TaskImages

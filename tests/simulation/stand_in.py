@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine.environments import home_of
+from pytest_agentbench.backends.machine.virtual_environments import home_of
 from pytest_agentbench.lib.process import lives
 
 REPLAY = f"""

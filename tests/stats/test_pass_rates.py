@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.verdicts.benchmark import RISK, within
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.comparability import missing_scores
 from pytest_agentbench.gate.rules import Rule, SuiteRule, parse_rule
+from pytest_agentbench.gate.usable_numbers import missing_scores
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.means import suite_interval

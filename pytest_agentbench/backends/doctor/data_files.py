@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.backends.doctor.check import Check, key_checks, missing, ok, port_checks, reach_check, unknown
-from pytest_agentbench.backends.machine.environments import OWN, resolve_python
+from pytest_agentbench.backends.machine.virtual_environments import OWN, resolve_python
 from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import TEMPLATE

@@ -15,8 +15,8 @@ from typing import Any
 from pytest_agentbench.backends.doctor.check import Check, absent, disk_check, missing, ok, port_checks, unknown
 from pytest_agentbench.backends.doctor.data_files import service_checks, weight_checks
 from pytest_agentbench.backends.machine import gpus
-from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.machine.gpus import lease, visible
+from pytest_agentbench.backends.machine.virtual_environments import environments, resolve_python
 from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, as_backend_error, connect, size_of
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import TEMPLATE, expand

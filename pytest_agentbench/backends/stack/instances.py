@@ -267,7 +267,7 @@ class Factory:
         python = instance.spec.python or self.spec.python
         if python is None or instance.spec.image is not None:
             return None
-        from pytest_agentbench.backends.machine.environments import resolve_python
+        from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 
         name = expand(python, self._values(instance, None), _where(instance))
         try:
@@ -279,7 +279,7 @@ class Factory:
 
     def _path(self, instance: Instance) -> dict[str, str]:
         """Returns {PYTHONPATH: folder} if the instance runs a module of this package in another environment, else an empty dictionary."""
-        from pytest_agentbench.backends.machine.environments import OWN, package_path
+        from pytest_agentbench.backends.machine.virtual_environments import OWN, package_path
 
         spec = instance.spec
         foreign = spec.image is None and (spec.python or self.spec.python) not in (None, OWN)

@@ -87,7 +87,7 @@ def _python(spec: StackSpec, service: ServiceSpec) -> Path | None:
     python = service.python or spec.python
     if python is None:
         return None
-    from pytest_agentbench.backends.machine.environments import resolve_python
+    from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 
     values = {**{name: str(value) for name, value in spec.settings.items()}, "model": spec.model or "", "here": spec.here}
     return resolve_python(expand(python, {**values, "home": str(Path.home())}, "python"), Path(spec.here))

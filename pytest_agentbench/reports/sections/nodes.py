@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_agentbench.gate.comparability import MAX_CLOCK_SHARE, connect_note
+from pytest_agentbench.gate.usable_numbers import MAX_CLOCK_SHARE, connect_note
 from pytest_agentbench.launchers import LOCAL
 from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Note, Section, Table, heads, say

@@ -44,9 +44,9 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     Tock,
     Welcome,
 )
-from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
+from pytest_agentbench.rollouts.pool.model_addresses import Addresses
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings, ShowUser, TemplateLost, TemplateServes
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, LabelReleased
 from pytest_agentbench.runs.journal import rollout_of

@@ -46,9 +46,9 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     TemplateLostOnNode,
 )
 from pytest_agentbench.rollouts.nodes.suite_files import SUITES, at_controller
-from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
+from pytest_agentbench.rollouts.pool.model_addresses import Addresses
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog, end_leftovers, exit_after_stdin
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, AttemptState, LabelReleased, RolloutTally

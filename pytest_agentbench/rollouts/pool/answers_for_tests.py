@@ -15,11 +15,11 @@ from pytest_agentbench.lib.wire import Messages
 from pytest_agentbench.records import Access, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
+from pytest_agentbench.rollouts.pool.model_addresses import Addresses, number_of
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
-from pytest_agentbench.rollouts.worker_protocol import (
+from pytest_agentbench.rollouts.questions_of_tests import (
     BackendReady,
     FoundScenario,
     GetBackend,

@@ -18,9 +18,9 @@ from pytest_agentbench.llm.access import Tap
 from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey, split_calls
 from pytest_agentbench.rollouts.isolation.outside import ForkedProcess, Template, TemplateDied, isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.protocol import Job
-from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import Link
 from pytest_agentbench.rollouts.pool.failed_attempts import Outages
+from pytest_agentbench.rollouts.pool.model_addresses import Addresses
 from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser, TemplateLost, TemplateServes
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare, run_rollout
 from pytest_agentbench.runs.attempts import AttemptBegun, AttemptState

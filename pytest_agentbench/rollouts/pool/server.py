@@ -20,11 +20,11 @@ from pytest_agentbench.lib.kept_values import NONE
 from pytest_agentbench.records import Endpoint, Rollout
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.nodes.hub import Hub
-from pytest_agentbench.rollouts.pool.addresses import Addresses, with_conversation
 from pytest_agentbench.rollouts.pool.answers_for_tests import AnswersForTests
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
 from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Outages, RetryPolicy
+from pytest_agentbench.rollouts.pool.model_addresses import Addresses, with_conversation
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings

@@ -14,7 +14,7 @@ from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData, 
 from pytest_agentbench.lib.file_system import folder_sha256
 from pytest_agentbench.lib.user_code import TimeIsOver, check_takes, interrupted_after, load_object, options_of, with_options
 from pytest_agentbench.suites.datasets import hle
-from pytest_agentbench.suites.datasets.format_results import PackagedData, Selection, check_json, check_scenarios
+from pytest_agentbench.suites.datasets.loaded_scenarios import PackagedData, Selection, check_json, check_scenarios
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.lib.json_text import read_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.datasets.format_results import PackagedData
+from pytest_agentbench.suites.datasets.loaded_scenarios import PackagedData
 from pytest_agentbench.suites.suite import Scenario, Tool
 
 PACKAGE, VERSION, SIZE = "bfcl-eval", "2026.3.23", "2 MB"

@@ -16,7 +16,7 @@ from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.lib.hub_client import one_line_errors, optional
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.agent_leaderboard import entries
-from pytest_agentbench.suites.datasets.format_results import Selection
+from pytest_agentbench.suites.datasets.loaded_scenarios import Selection
 from pytest_agentbench.suites.suite import Scenario
 
 REPOSITORY, VARIABLE = "cais/hle", "HF_TOKEN"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -21,28 +20,13 @@ from pytest_agentbench.backends.stack.placement_spec import SlurmPlacement
 from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService
 from pytest_agentbench.errors import BackendError
 from tests.backends.conftest import SERVICE, Boot, spec
-from tests.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.slurm_cluster import SlurmCluster
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(180)
 
 #: The first rank runs the command that follows, the others wait.
 FIRST_SERVES = ["bash", "-c", 'echo "rank $0 of $1 at $2"; [ "$0" = 0 ] || exec sleep 600; exec "${@:3}"', "{rank}", "{hosts}", "{leader}"]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def slurm(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
-    """The cluster, whose nodes are idle, for commands of this process and of its children."""
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
-    yield cluster
-    cluster.clear()
 
 
 def placed(port: int, *options: str, hosts: int = 2, **keys: Any) -> dict[str, Any]:
@@ -179,7 +163,7 @@ def test_a_refused_job(boot: Boot) -> None:
     """The error of a refused job has the name of the service and Slurm's words."""
     refused = placed(18476)
     refused["on"]["slurm"]["partition"] = "night"
-    with pytest.raises(BackendError, match=r"^engine: `sbatch --parsable` has failed: .*invalid partition"):
+    with pytest.raises(BackendError, match=r"^engine: the command sbatch --parsable has failed: .*invalid partition"):
         boot(spec(services={"engine": refused})).ready()
 
 

@@ -27,9 +27,9 @@ from pytest_agentbench.rollouts.nodes.protocol import (
     RevokeLease,
     Welcome,
 )
-from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
+from pytest_agentbench.rollouts.pool.model_addresses import Addresses
 from pytest_agentbench.rollouts.protocol import BlockSettings, NodeTerms, PoolNote, PoolSettings, ShowUser
 from pytest_agentbench.runs.attempts import AttemptBegun, RolloutTally
 from pytest_agentbench.suites.arms import VariantOrigin

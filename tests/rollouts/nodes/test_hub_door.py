@@ -18,8 +18,8 @@ from pytest_agentbench.rollouts.nodes import hub as hub_module
 from pytest_agentbench.rollouts.nodes.connection import versions
 from pytest_agentbench.rollouts.nodes.hub import Hub
 from pytest_agentbench.rollouts.nodes.protocol import ROLE, TO_NODE, Join, NotAdmitted, Welcome
-from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
+from pytest_agentbench.rollouts.pool.model_addresses import Addresses
 from pytest_agentbench.rollouts.protocol import NodeTerms, PoolSettings
 from pytest_agentbench.runs.attempts import RolloutTally
 from pytest_agentbench.suites.suite import PoolSuite

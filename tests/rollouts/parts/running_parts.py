@@ -18,7 +18,7 @@ from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
-from pytest_agentbench.rollouts.worker_protocol import (
+from pytest_agentbench.rollouts.questions_of_tests import (
     GetRollout,
     PlanAccepted,
     PlanSelected,

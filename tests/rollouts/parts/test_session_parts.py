@@ -14,7 +14,7 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.protocol import BlockSettings
-from pytest_agentbench.rollouts.worker_protocol import GetRollout, GetScenario, UnrecordedRollout
+from pytest_agentbench.rollouts.questions_of_tests import GetRollout, GetScenario, UnrecordedRollout
 from pytest_agentbench.runs import journal
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import Scenario

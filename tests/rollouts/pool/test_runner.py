@@ -35,7 +35,7 @@ from pytest_agentbench.sandbox.factory import Slots
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Task
 from pytest_agentbench.tap.protocol import TapPorts
-from tests.rollouts.pool.test_addresses import NOTHING, addresses
+from tests.rollouts.pool.test_model_addresses import NOTHING, addresses
 from tests.rollouts.pool.test_server import pool_settings
 from tests.tap.peers import Handler, answering, backend, read_message, response, said, until
 

@@ -24,7 +24,7 @@ from pytest_agentbench.rollouts.inline_protocol import LendAddress
 from pytest_agentbench.rollouts.pool.answers_for_tests import TestQuestion
 from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.protocol import BlockSettings, PoolConfig, PoolSettings, Scheduling
-from pytest_agentbench.rollouts.worker_protocol import (
+from pytest_agentbench.rollouts.questions_of_tests import (
     BackendReady,
     GetBackend,
     GetRollout,

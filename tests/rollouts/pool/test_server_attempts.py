@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.records import Access, Attempt, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.protocol import BlockSettings, Scheduling
-from pytest_agentbench.rollouts.worker_protocol import GetRollout, PlanAccepted, PlanSelected, RecordedRollout
+from pytest_agentbench.rollouts.questions_of_tests import GetRollout, PlanAccepted, PlanSelected, RecordedRollout
 from pytest_agentbench.runs.attempts import (
     AddressClosed,
     AddressOpened,
@@ -29,7 +29,7 @@ from pytest_agentbench.runs.attempts import (
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.tap.protocol import TapPorts
-from tests.rollouts.pool.test_addresses import addresses, call
+from tests.rollouts.pool.test_model_addresses import addresses, call
 from tests.rollouts.pool.test_server import Line, session
 from tests.tap.peers import answering, backend, response
 

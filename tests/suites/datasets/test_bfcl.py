@@ -24,7 +24,7 @@ from pytest_agentbench.suites.datasets.bfcl import (
     package_schema,
     questions_file,
 )
-from pytest_agentbench.suites.datasets.format_results import check_scenarios
+from pytest_agentbench.suites.datasets.loaded_scenarios import check_scenarios
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Scenario
 from tests.bfcl.crosscheck import CAUSES, cause, compared, page

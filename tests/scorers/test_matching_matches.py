@@ -7,7 +7,7 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.scorers.expected import best_pairs
+from pytest_agentbench.scorers.matching import best_pairs
 
 TABLES = st.tuples(st.integers(1, 6), st.integers(1, 6)).flatmap(
     lambda size: st.lists(st.lists(st.integers(0, 9), min_size=size[1], max_size=size[1]), min_size=size[0], max_size=size[0])

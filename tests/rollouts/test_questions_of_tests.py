@@ -27,7 +27,7 @@ from pytest_agentbench.rollouts.inline_protocol import (
     WrittenRecord,
 )
 from pytest_agentbench.rollouts.pool.answers_for_tests import FROM_TEST, TestQuestion
-from pytest_agentbench.rollouts.worker_protocol import (
+from pytest_agentbench.rollouts.questions_of_tests import (
     BackendReady,
     FoundScenario,
     GetBackend,
@@ -112,9 +112,9 @@ def test_worker_input() -> None:
 
 
 def test_its_import_is_light() -> None:
-    """With pytest and the records imported, this protocol imports no asyncio, third-party libraries, suites or tap."""
-    heavy = {"asyncio", "aiohttp", "yaml", "pydantic", "orjson", "pytest_agentbench.suites.suite", "pytest_agentbench.tap"}
-    protocol = "pytest_agentbench.rollouts.worker_protocol"
+    """With pytest and the records imported, this protocol imports no asyncio, HTTP library, YAML, suites or tap."""
+    heavy = {"asyncio", "aiohttp", "yaml", "pydantic", "pytest_agentbench.suites.suite", "pytest_agentbench.tap"}
+    protocol = "pytest_agentbench.rollouts.questions_of_tests"
     code = (
         f"import sys, pytest, pytest_agentbench.records; before = {{*sys.modules}}; import {protocol}; print(*sys.modules.keys() - before)"
     )

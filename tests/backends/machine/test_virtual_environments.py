@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine import environments
-from pytest_agentbench.backends.machine.environments import EnvironmentSpec, create, home_of, is_whole, resolve_python
+from pytest_agentbench.backends.machine import virtual_environments
+from pytest_agentbench.backends.machine.virtual_environments import EnvironmentSpec, create, home_of, is_whole, resolve_python
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 from tests.waits import wait_for
@@ -36,10 +36,10 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of pins for one test."""
     folder = tmp_path / "pins"
     folder.mkdir()
-    monkeypatch.setattr(environments, "FOLDER", str(folder))
-    environments.environments.cache_clear()
+    monkeypatch.setattr(virtual_environments, "FOLDER", str(folder))
+    virtual_environments.environments.cache_clear()
     yield folder
-    environments.environments.cache_clear()
+    virtual_environments.environments.cache_clear()
 
 
 def test_what_a_file_says(pins: Path) -> None:
@@ -50,12 +50,12 @@ def test_what_a_file_says(pins: Path) -> None:
 
     assert {
         "mine": EnvironmentSpec("an engine; CUDA", ("engine[fast]==1.0", "kernels @ git+https://example.org/k@a1"), (3, 12), 580)
-    } == environments.environments()
+    } == virtual_environments.environments()
 
 
 def test_engines_that_belong_together() -> None:
     """Every environment has a purpose and pins. Pins of source code name a commit, and all environments of a stack have the same Dynamo."""
-    specs = environments.environments()
+    specs = virtual_environments.environments()
 
     assert {
         "agents",
@@ -147,15 +147,15 @@ def test_a_step_that_fails(pins: Path) -> None:
 MAKER = """
 import sys
 from pathlib import Path
-from pytest_agentbench.backends.machine import environments
+from pytest_agentbench.backends.machine import virtual_environments
 
 def install(made):
     with Path(sys.argv[1]).open("a") as log:
         log.write("x")
     made.run("sh", "-c", f"while [ ! -e {sys.argv[2]} ]; do sleep 0.05; done")
 
-environments.FOLDER, environments.INSTALLERS = sys.argv[3], {"slow": install}
-environments.create("slow", lambda line: print(line, flush=True))
+virtual_environments.FOLDER, virtual_environments.INSTALLERS = sys.argv[3], {"slow": install}
+virtual_environments.create("slow", lambda line: print(line, flush=True))
 """
 
 
@@ -237,7 +237,7 @@ def test_an_unknown_name(capsys: Capture) -> None:
     """The error for an unknown name lists the known ones, and nothing is created."""
     status = main(["env", "create", "dynamo", "dynamite"])
 
-    known = ", ".join(sorted(environments.environments()))
+    known = ", ".join(sorted(virtual_environments.environments()))
     assert (4, f"agentbench: no environment 'dynamite' (did you mean 'dynamo'?); known: {known}\n") == (status, capsys.readouterr().err)
     assert not home_of("dynamo").exists()
     with pytest.raises(ConfigError):
@@ -254,7 +254,7 @@ def test_list(capsys: Capture) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert 0 == status
-    assert 2 * len(environments.environments()) == len(lines)
+    assert 2 * len(virtual_environments.environments()) == len(lines)
     assert "vllm           vLLM; CUDA (vllm==0.26.0)" in lines
     assert f"{'':15}{home_of('vllm')}" in lines
     assert f"{'':15}not here: agentbench env create dynamo" in lines

@@ -12,7 +12,7 @@ from pytest_agentbench.lib.kept_values import LARGEST_VALUE
 from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.rollouts.pool.addresses import with_conversation
+from pytest_agentbench.rollouts.pool.model_addresses import with_conversation
 from pytest_agentbench.runs.conversations import Transcripts
 from pytest_agentbench.runs.message_file import MessageFile
 from pytest_agentbench.tap.conversations import ConversationKeeper, KeptBytes

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine import environments
-from pytest_agentbench.backends.machine.environments import EnvironmentSpec, home_of
+from pytest_agentbench.backends.machine import virtual_environments
+from pytest_agentbench.backends.machine.virtual_environments import EnvironmentSpec, home_of
 from pytest_agentbench.lib.process import foreign_environment
 from tests.project import ROOT
 
@@ -28,7 +28,7 @@ print(version("pytest-agentbench"), plugin.value, shipped("backends"), pytest_ag
 
 def test_a_link(tmp_path: Path) -> None:
     """The package is imported through the link, with its version, entry points and data files."""
-    environments.link_into(tmp_path)
+    virtual_environments.link_into(tmp_path)
 
     command = [sys.executable, "-I", "-S", "-c", FOUND, str(tmp_path)]
     done = subprocess.run(command, env=foreign_environment(), capture_output=True, text=True, check=False)
@@ -40,7 +40,7 @@ def test_a_link(tmp_path: Path) -> None:
 
 def test_what_it_needs() -> None:
     """Returns each dependency with its marker, without those of extras."""
-    needed = environments.requirements()
+    needed = virtual_environments.requirements()
 
     assert "uvloop>=0.21; sys_platform != 'win32'" in needed
     assert [] == [each for each in needed if each.startswith(("harbor", "matplotlib"))]
@@ -49,15 +49,15 @@ def test_what_it_needs() -> None:
 def test_the_folder_depends_on_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's folder changes with the package's path and dependencies. pip installs the dependencies."""
     spec = EnvironmentSpec("with us", ("bare==1.0", "pytest-agentbench"))
-    monkeypatch.setattr(environments, "environments", lambda: {"mine": spec})
+    monkeypatch.setattr(virtual_environments, "environments", lambda: {"mine": spec})
     here = home_of("mine")
-    assert ("bare==1.0", *environments.requirements()) == spec.from_index
+    assert ("bare==1.0", *virtual_environments.requirements()) == spec.from_index
 
     with monkeypatch.context() as changed:
-        changed.setattr(environments, "package_folder", lambda: Path("/elsewhere"))
+        changed.setattr(virtual_environments, "package_folder", lambda: Path("/elsewhere"))
         elsewhere = home_of("mine")
     with monkeypatch.context() as changed:
-        changed.setattr(environments, "requirements", lambda: ["other"])
+        changed.setattr(virtual_environments, "requirements", lambda: ["other"])
         with_more = home_of("mine")
 
     assert 3 == len({here, elsewhere, with_more})

@@ -15,7 +15,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.records import JUDGE, Access, Endpoint, RolloutKey
-from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of, token_of
+from pytest_agentbench.rollouts.pool.model_addresses import Addresses, number_of, token_of
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptState, LabelReleased, OpenLabel, PoolEntry, RolloutTally
 from pytest_agentbench.tap.protocol import TapPorts
 from tests.router import Router, routing
