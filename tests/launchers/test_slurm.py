@@ -71,8 +71,7 @@ def slowly(project: Project, known: dict[int, dict[str, Any]]) -> dict[str, Any]
 def fragile_slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
     """A cluster of its own for a test that kills a part of Slurm or gives up a node. Slurm may not use that node for half a minute."""
     with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
-        for name in ("PATH", "SLURM_CONF"):
-            monkeypatch.setenv(name, cluster.environment[name])
+        monkeypatch.setenv("SLURM_CONF", str(cluster.config))
         yield cluster
 
 
@@ -274,7 +273,6 @@ def test_the_end_of_a_session(slurm: SlurmCluster, slowly: dict[str, Any], start
     background.in_the_middle()
     os.kill(background.process.pid, signum)
     background.ended(60)
-
     wait_for(lambda: not slurm.jobs(), "the end of the job")
     assert not in_jobs(slurm, "agentbench")
 
@@ -288,7 +286,6 @@ def test_the_end_of_a_session_that_waits(slurm: SlurmCluster, shopped: dict[str,
     waits_for(background, "PENDING (Resources)")
     os.kill(background.process.pid, signum)
     background.ended(60)
-
     wait_for(lambda: [other.id] == slurm.jobs(), "the end of the job")
 
 
