@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from importlib.util import find_spec
 from queue import Empty, SimpleQueue
@@ -22,8 +21,6 @@ from pytest_agentbench.lib.threads import daemon
 DRIVER = "pytest_agentbench.launchers.ray_driver"
 GRACE = 15.0  # seconds that the driver gets to end all node workers
 ANY = "auto"  # Ray's word for the cluster of this machine
-
-_ADDRESS = re.compile(r"[^/]+:\d{1,5}")
 
 
 class RayNodes(Spec):
@@ -64,7 +61,8 @@ class Ray(Launcher):
     def __init__(self, argument: str, settings: RayNodes) -> None:
         """Takes the address of the cluster. Without it, it is that of RAY_ADDRESS or of the cluster that runs on this machine."""
         self._address = argument or os.environ.get("RAY_ADDRESS") or ANY
-        if self._address != ANY and not _ADDRESS.fullmatch(self._address):
+        host, _, port = self._address.rpartition(":")
+        if self._address != ANY and ("/" in host or not host or not port.isdecimal()):
             kind = ", which belongs to Ray Client or Ray Jobs; node workers are started without them" if "://" in self._address else ""
             raise ConfigError(
                 f"--agentbench-nodes=ray: the address of the cluster is {self._address}{kind}; start pytest on a node of the Ray cluster, "
