@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ class RayCluster:
     def __init__(self, folder: Path) -> None:
         self.token, self.mark = secrets.token_hex(32), secrets.token_hex(8)
         self.variables = {**VARIABLES, "RAY_AUTH_TOKEN": self.token}
-        environment = {**os.environ, **self.variables, MARK: self.mark, "TMPDIR": str(folder)}
+        self._sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # The paths of Ray's sockets have 90 characters below it, of 107.
+        environment = {**os.environ, **self.variables, MARK: self.mark, "TMPDIR": self._sockets}
         with (folder / "cluster.txt").open("w") as log:
             self.program = subprocess.Popen(
                 [sys.executable, "-m", "tests.launchers.ray_cluster"],
@@ -91,6 +94,7 @@ class RayCluster:
         self.program.stdout.close()
         for pid in self.processes(""):
             os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
 
 def _command(pid: int) -> str:
