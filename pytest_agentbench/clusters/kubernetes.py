@@ -95,14 +95,12 @@ class Cluster:
 
     def objects(self, api_version: str, kind: str, selector: str = "") -> list[KubernetesObject]:
         """Returns the objects of a kind that have labels, such as `agentbench.io/run=ID,app=worker`."""
-        known = self._kind(api_version, kind)
-        found: list[KubernetesObject] = self._request("list", known, "GET", query={"labelSelector": selector} if selector else {})["items"]
-        return found
+        return self._labelled(self._kind(api_version, kind), selector)
 
     def get(self, api_version: str, kind: str, name: str) -> KubernetesObject:
         """Returns one object."""
-        found: KubernetesObject = self._request("get", self._kind(api_version, kind), "GET", name=name)
-        return found
+        one: KubernetesObject = self._request("get", self._kind(api_version, kind), "GET", name=name)
+        return one
 
     def merge(self, api_version: str, kind: str, name: str, changes: KubernetesObject) -> None:
         """Changes an object: mappings are merged, other values are replaced."""
@@ -158,7 +156,7 @@ class Cluster:
         known = [kind for kind in (self._kind(*each, missing_ok=True) for each in kinds) if kind is not None]
         deleted: dict[str, None] = {}
         deadline = time.monotonic() + limit
-        while left := [(kind, each) for kind in known for each in self._named(kind, selector)]:
+        while left := [(kind, each) for kind in known for each in self._labelled(kind, selector)]:
             for kind, each in left:
                 if (what := f"{kind.kind} {each['metadata']['name']}") not in deleted:
                     deleted[what] = None
@@ -171,9 +169,10 @@ class Cluster:
             time.sleep(PAUSE)
         return [*deleted]
 
-    def _named(self, kind: _ObjectKind, selector: str) -> list[KubernetesObject]:
-        found: list[KubernetesObject] = self._request("list", kind, "GET", query={"labelSelector": selector})["items"]
-        return found
+    def _labelled(self, kind: _ObjectKind, selector: str) -> list[KubernetesObject]:
+        query = {"labelSelector": selector} if selector else {}
+        items: list[KubernetesObject] = self._request("list", kind, "GET", query=query)["items"]
+        return items
 
     def _delete(self, kind: _ObjectKind, name: str) -> None:
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}

@@ -152,8 +152,8 @@ def submit(script: str, *options: str) -> SlurmJob:
 def node_address(name: str) -> str:
     """Returns the address of a node, which is its name unless the cluster's configuration says otherwise."""
     text = _run("scontrol", "show", "node", "--oneliner", name)
-    found = re.search(r"\sNodeAddr=(\S+)", text)
-    return found[1] if found else name
+    match = re.search(r"\sNodeAddr=(\S+)", text)
+    return match[1] if match else name
 
 
 def cancel_named(name: str) -> list[str]:
@@ -166,10 +166,10 @@ def cancel_named(name: str) -> list[str]:
 
 def _field(text: str, name: str) -> str:
     """Returns the value of a field in the line that `scontrol show job --oneliner` prints."""
-    found = re.search(rf"(?:^|\s){name}=(\S*)", text)
-    if found is None:
+    match = re.search(rf"(?:^|\s){name}=(\S*)", text)
+    if match is None:
         raise BackendError(f"the command scontrol show job has printed no {name}: {text.strip()[:200]}")
-    return found[1]
+    return match[1]
 
 
 def _run(*command: str, stdin: str = "") -> str:
@@ -192,8 +192,8 @@ def _run(*command: str, stdin: str = "") -> str:
     except OSError as error:
         raise BackendError(f"`{command[0]}` cannot be started: {error.strerror}") from error
     if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split()) or f"exit status {done.returncode}"
-        raise BackendError(f"the command {' '.join(command)} has failed: {said}")
+        error_text = " ".join(done.stderr.decode(errors="replace").split()) or f"exit status {done.returncode}"
+        raise BackendError(f"the command {' '.join(command)} has failed: {error_text}")
     return done.stdout.decode(errors="replace")
 
 

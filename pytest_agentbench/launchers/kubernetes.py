@@ -15,7 +15,7 @@ from pydantic import Field
 
 from pytest_agentbench.clusters.manifests import CONTROLLER, RUN, label_value, labelled, own_labels, selector, yaml_text
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.launchers.launcher import Launcher, LaunchState, WorkerTerms
+from pytest_agentbench.launchers.launcher import Launcher, LaunchState, WorkerTerms, each_with
 from pytest_agentbench.lib.config import PositiveSeconds, Spec
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Kubernetes(Launcher):
     def sentence(self, terms: WorkerTerms) -> str:
         settings, slots = self._settings, self._slots(terms)
         place = f" in namespace {settings.namespace}" if settings.namespace else ""
-        return f"{settings.nodes} in pods of Kubernetes{place}, each with {slots} slot{'s' * (slots > 1)}"
+        return f"{settings.nodes} in pods of Kubernetes{place}, {each_with(slots)}"
 
     def check(self) -> None:
         self._cluster()

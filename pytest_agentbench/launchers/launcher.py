@@ -40,6 +40,11 @@ class WorkerTerms:
         return -(-self.concurrency // count)
 
 
+def each_with(slots: int) -> str:
+    """Returns the end of `Launcher.sentence`: `each with 4 slots`."""
+    return f"each with {slots} slot{'s' * (slots > 1)}"
+
+
 @dataclass(frozen=True)
 class LaunchState:
     """What is known of the node workers that a launcher has started."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.launchers import LOCAL
-from pytest_agentbench.launchers.launcher import Launcher, WorkerTerms
+from pytest_agentbench.launchers.launcher import Launcher, WorkerTerms, each_with
 from pytest_agentbench.lib.config import Spec
 from pytest_agentbench.lib.process import child_environment, ended_within
 
@@ -42,7 +42,7 @@ class Local(Launcher):
 
     def sentence(self, terms: WorkerTerms) -> str:
         slots = terms.slots(self._count)
-        return f"{self._count} on this machine, each with {slots} slot{'s' * (slots > 1)}"
+        return f"{self._count} on this machine, {each_with(slots)}"
 
     def start(self, terms: WorkerTerms) -> None:
         for number in range(1, self._count + 1):

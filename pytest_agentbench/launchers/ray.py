@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.launchers.launcher import Launcher, LaunchState, WorkerTerms
+from pytest_agentbench.launchers.launcher import Launcher, LaunchState, WorkerTerms, each_with
 from pytest_agentbench.launchers.ray_driver import FROM_DRIVER, FromDriver, RayPlan, StartFailed
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.config import PositiveSeconds, Spec
@@ -103,7 +103,7 @@ class Ray(Launcher):
 
     def sentence(self, terms: WorkerTerms) -> str:
         slots = self._slots(terms)
-        each = f"each with {slots} slot{'s' * (slots > 1)}" if slots else f"together with {terms.concurrency} slots or more"
+        each = each_with(slots) if slots else f"together with {terms.concurrency} slots or more"
         return f"one on {self._places} of {self._cluster}, {each}"
 
     @property

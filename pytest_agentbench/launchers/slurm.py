@@ -18,7 +18,7 @@ from pydantic import Field
 from pytest_agentbench.clusters import slurm
 from pytest_agentbench.clusters.slurm import Canceller, SlurmJob, SlurmState
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.launchers.launcher import Launcher, LaunchState, WorkerTerms
+from pytest_agentbench.launchers.launcher import Launcher, LaunchState, WorkerTerms, each_with
 from pytest_agentbench.lib.config import PositiveSeconds, Spec
 from pytest_agentbench.lib.process import child_environment, end_group, end_text, ended_within
 from pytest_agentbench.lib.redact import tail
@@ -86,7 +86,7 @@ class Slurm(Launcher):
     def sentence(self, terms: WorkerTerms) -> str:
         where = f"the nodes of job {self._allocation}" if self._allocation else "the nodes of a new job"
         slots = self._slots(terms)
-        return f"{self._count} on {where} of Slurm, each with {slots} slot{'s' * (slots > 1)}"
+        return f"{self._count} on {where} of Slurm, {each_with(slots)}"
 
     def check(self) -> None:
         if self._settings.via == "srun" and not self._allocation:

@@ -161,6 +161,8 @@ class Launch:
             while True:
                 self._look(began, tell, queued)
                 if self._stopped.wait(PAUSE):
+                    if self._record.waiting:  # The session was shorter than a pause, so the time in the queue is not known yet.
+                        self._look(began, tell, queued)
                     return
         except Exception as error:  # A launcher may come from a plugin.
             fail(f"no node workers can be started: {error if isinstance(error, AgentbenchError) else cause(error)}")

@@ -244,7 +244,7 @@ def left(server: KubernetesServer) -> list[str]:
 @pytest.mark.timeout(180)
 def test_a_session(project: Project, api_server: KubernetesServer, nodes: KubernetesNodes, start: Callable[..., Background]) -> None:
     """Pods make the same records as a local session. The terminal shows why they wait, the logs are kept, and nothing is left."""
-    shop(project)
+    shop(project, ttft_ms=1000)  # The session looks at the pods every two seconds.
     project.run("-p", "no:cacheprovider", "--agentbench-reports=elsewhere", "--agentbench-concurrency=4", "scenarios/shop")
     before = lasting([*read_journal(next((project.root / "elsewhere").glob("2*")))])
 
@@ -256,6 +256,7 @@ def test_a_session(project: Project, api_server: KubernetesServer, nodes: Kubern
     assert before == lasting(session.rollouts)
     assert {"node-0", "node-1"} == {each["node"] for each in project.run_json["nodes"]}
     assert "have their machines after" in session.output
+    assert project.run_json["launches"][0]["queue_s"] > 0
     assert [] == left(api_server)
     logs = sorted((project.directory / "nodes").glob("agentbench-*.log"))
     assert 2 == len(logs)

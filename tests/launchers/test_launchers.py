@@ -27,6 +27,7 @@ class Cloud(Launcher):
 
     def __init__(self, argument: str, settings: CloudSettings) -> None:
         self.argument, self.settings = argument, settings
+        self.runs = False
 
     def text(self, terms: WorkerTerms) -> str:
         return f"cloud run --region {self.settings.region} agentbench worker {' '.join(terms.options(2))}"
@@ -35,10 +36,10 @@ class Cloud(Launcher):
         return f"{self.argument} in the cloud, for {terms.concurrency} rollouts"
 
     def start(self, terms: WorkerTerms) -> None:
-        raise NotImplementedError
+        self.runs = bool(terms.join)
 
     def stop(self) -> None:
-        raise NotImplementedError
+        self.runs = False
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ class KubernetesService(PlacedUnit):
         self.command = f"kubectl create -f {spec.manifest}"
         self._cluster: Cluster | None = None
         self._lock = threading.Lock()  # held while the cluster is asked
-        self._looked = 0.0  # time.monotonic() of the last look
+        self._state_read_at = 0.0  # time.monotonic() at which the state was last read
         self._queued, self._problem = "it was not created yet", ""
         self._code: int | None = None
         self._over = threading.Event()
@@ -125,11 +125,11 @@ class KubernetesService(PlacedUnit):
     def _look(self) -> None:
         """Asks the cluster for objects and pods, at most every POLL seconds. If it does not answer, what was known before counts."""
         with self._lock:
-            if self._cluster is None or self._code is not None or time.monotonic() - self._looked < POLL:
+            if self._cluster is None or self._code is not None or time.monotonic() - self._state_read_at < POLL:
                 return
             before = self._queued, self._problem
             try:
-                objects = [self._found(self._cluster, each) for each in self._objects]
+                objects = [self._created(self._cluster, each) for each in self._objects]
                 pods = self._cluster.pods(self._selector)
             except BackendError as error:
                 self._queued, self._problem = "", self._problem or str(error)
@@ -138,11 +138,11 @@ class KubernetesService(PlacedUnit):
                 self._queued = next((f"{pod.name}: {pod.waiting}" for pod in pods if pod.waiting and not pod.node), "")
                 self._problem = self._queued or why_not_ready(objects, pods, self._cluster.events)
                 self._code = ending(self._objects, objects, pods)
-            self._looked = time.monotonic()
+            self._state_read_at = time.monotonic()
             if (self._queued, self._problem) != before:
                 self._write(self._problem or "ready")
 
-    def _found(self, cluster: Cluster, wanted: Json) -> Json | None:
+    def _created(self, cluster: Cluster, wanted: Json) -> Json | None:
         """Returns an object as the cluster has it now, or None if it is gone."""
         every = cluster.objects(wanted["apiVersion"], wanted["kind"], self._selector)
         return next((each for each in every if each["metadata"]["name"] == wanted["metadata"]["name"]), None)

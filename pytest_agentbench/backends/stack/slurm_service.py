@@ -69,7 +69,7 @@ class SlurmService(PlacedUnit):
         self._job: SlurmJob | None = None
         self._state = SlurmState("PENDING")
         self._looking = threading.Lock()
-        self._looked = 0.0  # time.monotonic() of the last look
+        self._state_read_at = 0.0  # time.monotonic() at which the state was last read
         self._over = threading.Event()
 
     def text(self) -> str:
@@ -132,9 +132,9 @@ class SlurmService(PlacedUnit):
         If Slurm does not answer, the last state counts, because the job goes on.
         """
         with self._looking:
-            if self._job is None or self._state.is_over or time.monotonic() - self._looked < POLL:
+            if self._job is None or self._state.is_over or time.monotonic() - self._state_read_at < POLL:
                 return
-            self._looked = time.monotonic()
+            self._state_read_at = time.monotonic()
             try:
                 state = self._job.state()
                 if state.runs and not self.host:
