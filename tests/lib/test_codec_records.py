@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 import pytest_agentbench
 from pytest_agentbench.gate.evidence import RunFacts, Trial
+from pytest_agentbench.launchers import ray_driver
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.codec import plain, read, received
 from pytest_agentbench.lib.json_text import dumps_any, loads
 from pytest_agentbench.lib.record_fields import is_array, is_record, parts_of
 from pytest_agentbench.lib.wire import Messages, OtherVersion, Refused
+from pytest_agentbench.rollouts import questions_of_tests
 from pytest_agentbench.rollouts.protocol import PoolConfig
 from pytest_agentbench.runs.attempts import AttemptEntry
 from pytest_agentbench.runs.run_file import Run
@@ -44,7 +46,12 @@ def records_of(home: ModuleType) -> Iterator[type]:
 
 
 #: Modules with messages. The engine's is left out, because its records are results of policies, which are not sent.
-PROTOCOLS = [wire, *(module(file) for file in sorted(PACKAGE.rglob("*protocol.py")) if file.parent.name != "engine")]
+PROTOCOLS = [
+    wire,
+    questions_of_tests,
+    ray_driver,
+    *(module(file) for file in PACKAGE.rglob("*protocol.py") if file.parent.name != "engine"),
+]
 READERS = [(name, each) for home in PROTOCOLS for name, each in vars(home).items() if isinstance(each, Messages)]
 MESSAGES = [kind for home in PROTOCOLS for kind in records_of(home)]
 RECORDS = [kind for file in sorted((PACKAGE / "records").glob("[a-z]*.py")) for kind in records_of(module(file))]
