@@ -32,17 +32,23 @@ class ApiError(Exception):
 
 def parse_chat(body: bytes, model: str) -> Json:
     """Returns the request in `body`. Raises ApiError if it is invalid, or is not for `model`."""
-    try:
-        request = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(f"The body is not valid JSON: {error}.") from None
-    _require(isinstance(request, dict), "The body must be a JSON object.", None)
+    request = parse_object(body)
     check_model(request, model)
     _check_messages(request.get("messages"))
     _check_tools(request.get("tools"))
     _check_tool_choice(request.get("tool_choice"), tool_names(request))
     _check_sampling(request)
     _check_response_format(request.get("response_format"))
+    return request
+
+
+def parse_object(body: bytes) -> Json:
+    """Returns the JSON object in `body`. Raises ApiError if it has none."""
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(f"The body is not valid JSON: {error}.") from None
+    _require(isinstance(request, dict), "The body must be a JSON object.", None)
     return dict(request)
 
 

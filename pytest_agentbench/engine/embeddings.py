@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from pytest_agentbench.engine.chat import ApiError, check_model
+from pytest_agentbench.engine.chat import ApiError, check_model, parse_object
 from pytest_agentbench.engine.token_blocks import tokenise
 from pytest_agentbench.records import Json
 
@@ -54,12 +54,7 @@ def embedding(text: str, dimensions: int = DIMENSIONS) -> list[float]:
 
 
 def _parsed(body: bytes, model: str) -> Json:
-    try:
-        request = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(f"The body is not valid JSON: {error}.") from None
-    if not isinstance(request, dict):
-        raise ApiError("The body must be a JSON object.")
+    request = parse_object(body)
     check_model(request, model)
     if not _is_input(request.get("input")):
         raise ApiError("'input' must be a string or a list of at least one string.", "input")

@@ -36,6 +36,7 @@ from pytest_agentbench.engine.chat import ApiError, Policy, PolicyReply, parse_c
 from pytest_agentbench.engine.config import WHERE, EngineConfig
 from pytest_agentbench.engine.embeddings import embeddings_body
 from pytest_agentbench.engine.engine_metrics import Metrics, TokenClock
+from pytest_agentbench.engine.router_routes import Load, RouterRoutes
 from pytest_agentbench.engine.token_blocks import BlockCache, read_prompt
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json
@@ -70,8 +71,8 @@ class Engine:
         self._blocks = BlockCache(config.kv_blocks, config.block_size)
         self._request_log = _open_log(config.request_log)
         self._metrics = Metrics(config.model)
-        self._metrics.add_gauge("num_requests_running", "Requests being answered.", lambda: self._slots.running - self._blocks.waiting)
-        self._metrics.add_gauge("num_requests_waiting", "Requests that wait.", lambda: self._slots.waiting + self._blocks.waiting)
+        self._metrics.add_gauge("num_requests_running", "Requests being answered.", lambda: self._load().running)
+        self._metrics.add_gauge("num_requests_waiting", "Requests that wait.", lambda: self._load().waiting)
         self._metrics.add_gauge("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1.", self._cache_usage)
         sizes = {"block_size": str(config.block_size), "num_gpu_blocks": str(config.kv_blocks)}
         self._metrics.add_constant("cache_config_info", "The cache's sizes.", **sizes, cache_dtype="auto", enable_prefix_caching="True")
@@ -84,7 +85,12 @@ class Engine:
         application.router.add_post("/v1/chat/completions", self._chat)
         application.router.add_post("/v1/embeddings", self._embeddings)
         application.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
+        longest = self._longest or self._blocks.capacity * self._blocks.size
+        RouterRoutes(self._model, longest, self._blocks.capacity, self._blocks.size, self._load).add_to(application.router)
         return application
+
+    def _load(self) -> Load:
+        return Load(self._slots.running - self._blocks.waiting, self._slots.waiting + self._blocks.waiting, self._blocks.used)
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()

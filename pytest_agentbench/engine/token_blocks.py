@@ -36,10 +36,14 @@ def tokenise(text: str) -> list[str]:
 def read_prompt(request: Mapping[str, Any], size: int) -> Prompt:
     """Returns the prompt that a chat template would make (tools, messages, start of the answer), in cache blocks of `size` tokens."""
     beginning = _tools_prompt(orjson.dumps(request.get("tools") or []), size)
-    text = "".join(map(_render, request["messages"])) + "<|assistant|>\n"
-    tokens = [*beginning.rest, *tokenise(text)]
+    tokens = [*beginning.rest, *_message_tokens(request)]
     more = _chain(tokens, beginning.blocks[-1] if beginning.blocks else 0, size)
     return Prompt(len(beginning.blocks) * size + len(tokens), beginning.blocks + more)
+
+
+def prompt_tokens(request: Mapping[str, Any]) -> list[str]:
+    """Returns the tokens of the prompt that a chat template would make, as `read_prompt` counts them."""
+    return [*tokenise(orjson.dumps(request.get("tools") or []).decode()), *_message_tokens(request)]
 
 
 class _Beginning(NamedTuple):
@@ -51,6 +55,10 @@ class _Beginning(NamedTuple):
 def _tools_prompt(tools: bytes, size: int) -> _Beginning:
     tokens = tokenise(tools.decode())
     return _Beginning(_chain(tokens, 0, size), tokens[len(tokens) // size * size :])
+
+
+def _message_tokens(request: Mapping[str, Any]) -> list[str]:
+    return tokenise("".join(map(_render, request["messages"])) + "<|assistant|>\n")
 
 
 def _render(message: Mapping[str, Any]) -> str:
