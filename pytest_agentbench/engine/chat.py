@@ -90,6 +90,13 @@ def token_limit(request: Mapping[str, Any]) -> int | None:
     return None if limit is None else int(limit)
 
 
+def asks_for_worker(request: Mapping[str, Any]) -> bool:
+    """Returns whether the answer should name the engine. Dynamo's clients ask for the names of workers in this way."""
+    nvext = request.get("nvext")
+    fields = nvext.get("extra_fields") if isinstance(nvext, dict) else None
+    return isinstance(fields, list) and "worker_id" in fields
+
+
 def stop_texts(request: Mapping[str, Any]) -> list[str]:
     stop = request.get("stop") or []
     return [stop] if isinstance(stop, str) else list(stop)
@@ -169,6 +176,12 @@ def _check_tool_choice(choice: Any, names: list[str]) -> None:
 def _check_sampling(request: Json) -> None:
     for key in ("max_tokens", "max_completion_tokens"):
         _require(_is_limit(request.get(key)), f"'{key}' must be a whole number of at least 1.", key)
+    fewest, limit = request.get("min_tokens") or 0, token_limit(request)
+    _require(type(fewest) is int and fewest >= 0, "'min_tokens' must be a whole number of at least 0.", "min_tokens")
+    _require(limit is None or fewest <= limit, f"'min_tokens' must be at most 'max_tokens', which is {limit}.", "min_tokens")
+    endless = request.get("ignore_eos")
+    _require(endless in (None, True, False), "'ignore_eos' must be true or false.", "ignore_eos")
+    _require(not endless or limit is not None, "'ignore_eos' is only allowed with 'max_tokens', where the answer then ends.", "ignore_eos")
     _require(request.get("n") in (None, 1), "'n' must be 1.", "n")
     _require(request.get("stream") in (None, True, False), "'stream' must be true or false.", "stream")
     options = request.get("stream_options")

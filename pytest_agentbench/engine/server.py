@@ -32,12 +32,13 @@ from pytest_agentbench.engine.answer import (
     stream_events,
     whole_body,
 )
-from pytest_agentbench.engine.chat import ApiError, Policy, PolicyReply, parse_chat, token_limit
+from pytest_agentbench.engine.chat import ApiError, Policy, PolicyReply, asks_for_worker, parse_chat, token_limit
 from pytest_agentbench.engine.config import WHERE, EngineConfig
 from pytest_agentbench.engine.embeddings import embeddings_body
 from pytest_agentbench.engine.engine_metrics import Metrics, TokenClock
+from pytest_agentbench.engine.prefill import Prefill
 from pytest_agentbench.engine.router_routes import Load, RouterRoutes
-from pytest_agentbench.engine.token_blocks import BlockCache, read_prompt
+from pytest_agentbench.engine.token_blocks import BlockCache, read_answered, read_prompt
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json
 
@@ -59,8 +60,8 @@ class _Exchange:
 class Engine:
     """A server with one model, one policy, and the state that requests share: slots, KV cache and metrics.
 
-    A chat request waits for a slot, then for blocks of the KV cache. The times at which its tokens are
-    sent count from its arrival or, if it had to wait, from the end of its last wait.
+    A chat request waits for a slot, then for blocks of the KV cache, then for the computation of its prompt. The times at which its
+    tokens are sent count from its arrival or, if it had to wait, from the end of its last wait.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -69,6 +70,8 @@ class Engine:
         self._pace = EnginePace(config.ttft_ms, config.itl_ms, config.jitter, config.seed)
         self._slots = RequestSlots(config.max_concurrency)
         self._blocks = BlockCache(config.kv_blocks, config.block_size)
+        self._prefill = Prefill(config.prefill_ms_per_1k, config.prefill_ms_per_1k2)
+        self._cache_answers, self._worker_id = config.cache_answers, config.worker_id
         self._request_log = _open_log(config.request_log)
         self._metrics = Metrics(config.model)
         self._metrics.add_gauge("num_requests_running", "Requests being answered.", lambda: self._load().running)
@@ -90,7 +93,8 @@ class Engine:
         return application
 
     def _load(self) -> Load:
-        return Load(self._slots.running - self._blocks.waiting, self._slots.waiting + self._blocks.waiting, self._blocks.used)
+        waiting = self._blocks.waiting + self._prefill.waiting
+        return Load(self._slots.running - waiting, self._slots.waiting + waiting, self._blocks.used)
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -130,16 +134,26 @@ class Engine:
 
     async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
         prompt = read_prompt(exchange.request, self._blocks.size)
-        answer = compose(exchange.request, exchange.reply, prompt.tokens)
+        answer = compose(exchange.request, exchange.reply, prompt.tokens, self._name_in(exchange))
         self._refuse_too_long(prompt.tokens, len(answer.pieces), token_limit(exchange.request) or 1)
         async with self._blocks.reserve(prompt, len(answer.pieces)) as held:
             self._metrics.prompt_tokens.inc(prompt.tokens)
             self._metrics.cache_queries.inc(prompt.tokens)
             self._metrics.cache_hits.inc(held.cached)
-            begun = replace(exchange, started=_now()) if held.waited else exchange
+            took_time = await self._prefill.compute(prompt.tokens - held.cached)
+            begun = replace(exchange, started=_now()) if held.waited or took_time else exchange
             response = await self._send(begun, answer, held.cached)
+        if self._cache_answers:
+            self._blocks.keep(read_answered(exchange.request, answer.message, self._blocks.size))
         self._metrics.count_finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
         return response
+
+    def _name_in(self, exchange: _Exchange) -> str | None:
+        """Returns the name of this engine in an answer, or None if the answer should name none."""
+        if self._worker_id is not None or not asks_for_worker(exchange.request):
+            return self._worker_id
+        address, port = (exchange.http.get_extra_info("sockname") or ("", 0))[:2]
+        return f"{address}:{port}"
 
     def _refuse_too_long(self, prompt: int, answer: int, limit: int) -> None:
         """Raises ApiError if a request is too long for the model, as in vLLM, or for the whole cache, where it would wait for ever."""
