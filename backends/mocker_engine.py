@@ -108,9 +108,9 @@ class Engine:
             return ""
 
     async def is_ready(self) -> bool:
-        """Returns whether the frontend has found the mocker, and the mocker answers."""
+        """Returns whether the frontend has found the mocker."""
         listed = f'"id":"{self.model}"' in await self.get(f"{self.frontend}/v1/models")
-        return listed and bool(await self.get(f"{self.system}/health"))
+        return listed and '"ready":true' in await self.get(f"{self.frontend}/v1/models/{self.model}/ready")
 
     async def empty_cache(self) -> bool:
         """Starts the mocker again. Returns whether it was ready in time."""
