@@ -89,7 +89,7 @@ def rebuild(directory: Path) -> Run:
     facts, suites = inputs.facts, inputs.suites
     session = facts.sessions[-1].session if facts.sessions else 1
     mains = {each.name: MainScore(main := each.facts.main_score, each.facts.scales[main]) for each in suites}
-    journal = read_rollouts(directory, mains, session, by_arm=facts.backend.kind == "ab", with_trials=True)
+    journal = read_rollouts(directory, mains, session, arms=facts.backend.more.get("arms", ()), with_trials=True)
     part = journal.read.frame.scenarios(Terms(objectives_of(facts.settings.slo))).timed
     folder, calls = folder_of(directory, session), part.call_spans.get(session, ())
     sums = samples_of(folder, calls)

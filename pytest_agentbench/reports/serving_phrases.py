@@ -325,9 +325,9 @@ def engine_warning(use: EngineUse, sentence: str) -> str:
 
 def calls_at_engines(use: EngineUse) -> str:
     """`15 calls at the engines, 12 at the tap`: the answered calls of both. Calls that a router repeated are the difference."""
-    failed = f", {count(use.failed_calls, 'other')} failed there" if use.failed_calls else ""
+    others = f", and {use.uncertain_calls:,} that an engine may have answered (failed or interrupted)" if use.uncertain_calls else ""
     at_engines = f"{use.at_engines:,} calls at the engines" if use.engines else "the engines have no counters of calls"
-    return f"{at_engines}, {use.tap_calls:,} answered calls at the tap{failed}"
+    return f"{at_engines}, {use.tap_calls:,} answered calls at the tap{others}"
 
 
 def sessions_stayed(use: EngineUse) -> str:

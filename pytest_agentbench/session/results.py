@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from pytest_agentbench.backends.ab import Arms
 from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
 from pytest_agentbench.backends.telemetry.engine_calls import CALL_NAMES
 from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, SampleTally, ServingSummary, summary, tally
-from pytest_agentbench.backends.telemetry.engine_use import EngineUse, TapCalls, engine_uses
+from pytest_agentbench.backends.telemetry.engine_use import EngineUse, TapCallsByArm, engine_uses
 from pytest_agentbench.backends.telemetry.samples import Sampler, read_samples
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
@@ -26,7 +26,7 @@ from pytest_agentbench.metrics.performance import objectives_of
 from pytest_agentbench.metrics.stopwatch import CpuShares, Machine, Stopwatch, cpu_shares, greatest_shares, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.metrics.timeline import Span
-from pytest_agentbench.records import Rollout, RolloutKey, Scale, arm_of
+from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.reports.terminal import rollout_lines
 from pytest_agentbench.rollouts.compile import CompiledSuite
@@ -60,7 +60,7 @@ class JournalContents:
     read: RunReader = field(default_factory=RunReader)
     # Calls of this session only, because the backend's counters cover only this session
     client: Client = field(default_factory=Client)
-    taps: dict[str, TapCalls] = field(default_factory=dict)  # the same calls for each arm; if arms share a backend, all have the key ""
+    taps: TapCallsByArm = field(default_factory=TapCallsByArm)  # the same calls for each arm with a backend of its own
     damaged: list[str] = field(default_factory=list)  # a sentence for each damaged line
     trials: list[Trial] = field(default_factory=list)  # for a gate or a comparison of arms; empty without them
 
@@ -70,7 +70,7 @@ def read_rollouts(
     mains: Mapping[str, MainScore],
     session: int,
     *,
-    by_arm: bool = False,
+    arms: Iterable[str] = (),
     with_trials: bool = False,
     also: Callable[[Rollout], None] = lambda _: None,
 ) -> JournalContents:
@@ -80,15 +80,15 @@ def read_rollouts(
         directory: The run's directory.
         mains: The main score of each suite under each variant.
         session: Number of the session that ends. Its calls are compared with the counters of the backend.
-        by_arm: Whether each arm has a backend of its own, so that calls are counted by arm.
+        arms: Arms with a backend of their own, whose calls are counted separately.
         with_trials: Whether to collect the scores of each trial, which a gate or a comparison of arms needs.
         also: Called with each rollout of a scenario.
     """
-    contents = JournalContents()
+    contents = JournalContents(taps=TapCallsByArm(arms))
     for rollout in read_journal(directory, contents.damaged.append):
         if rollout.session == session:
             contents.client.add(rollout)
-            contents.taps.setdefault(arm_of(rollout.variant) if by_arm else "", TapCalls()).add(rollout)
+            contents.taps.add(rollout)
         if rollout.kind == "scenario":
             contents.read.add(rollout, *mains[rollout.key.group])
             also(rollout)
@@ -111,12 +111,6 @@ def serving(looks: Looks | None, sums: SampleTally | None, client: Client) -> Se
         return None
     stats = summary(sums)
     return ServingSummary(**vars(stats), **vars(looks), disagreements=tuple(disagreements(stats.server, client)))
-
-
-def _add_unrecorded(contents: JournalContents, calls: int | None) -> None:
-    """Adds calls without a record to the counts of the tap. They are added to each arm, because it is not known to which they belong."""
-    for client in (contents.client, *(each.client for each in contents.taps.values())):
-        client.add_unrecorded(calls)
 
 
 FRAME = "pytest_agentbench.metrics.frame_reader"
@@ -187,15 +181,16 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
     shown = ShownRollouts(Judge(terms_of(setup.discovered.compiled), tests), setup.config.get_verbosity())
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
     mains = main_scores(setup.discovered.compiled)
-    by_arm = isinstance(setup.backend, Arms)
-    contents = read_rollouts(opened.directory, mains, opened.number, by_arm=by_arm, with_trials=needs_trials, also=shown.add)
+    arms = setup.backend.backends if isinstance(setup.backend, Arms) else ()
+    contents = read_rollouts(opened.directory, mains, opened.number, arms=arms, with_trials=needs_trials, also=shown.add)
     shown.add_frame(contents.read.frame)
     part = contents.read.frame.scenarios(Terms(objectives_of(setup.settings.slo))).timed
     none: tuple[NodeRecord, ...] = ()
     nodes = losses.value("the facts about nodes are left out", lambda: nodes_of(opened.directory, part), none)
     stopwatch = _stopwatch(part, cpu_shares(part, services.cpu.samples, opened.number), nodes, opened.number)
     spans = part.call_spans.get(opened.number, ())
-    _add_unrecorded(contents, services.unrecorded)
+    contents.client.add_unrecorded(services.unrecorded)
+    contents.taps.end(services.unrecorded)
     lost, looks = "the metrics of the stack are left out", looks_of(services.sampler)
     sums = losses.value(lost, lambda: samples_of(services.directory, spans), None)
     return SessionFindings(

@@ -20,7 +20,8 @@ class Client:
     """The calls and tokens that the tap (the recording proxy) has counted in a session, with the calls that tests make by hand."""
 
     calls: int = 0  # successful calls
-    failed: int = 0  # failed calls, and calls without a record; an engine may have answered each of them
+    # Calls that an engine may have answered: those that failed, that have no record, or that went to an unknown one of several arms
+    uncertain: int = 0
     unknown: int = 0  # attempts and interruptions with an unknown number of calls
     uncounted: int = 0  # successful calls whose answer has no token counts
     prompt_tokens: int = 0
@@ -34,7 +35,7 @@ class Client:
         self.unknown += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
         for call in (call for each in attempts for call in (*each.calls, *each.other_calls) if not call.endpoint):
             if call.error_kind:
-                self.failed += 1
+                self.uncertain += 1
             else:
                 self._add_call(call)
 
@@ -43,12 +44,12 @@ class Client:
         if calls is None:
             self.unknown += 1
         else:
-            self.failed += calls
+            self.uncertain += calls
 
     @property
     def hidden(self) -> bool:
         """Whether there were calls whose tokens only the server knows."""
-        return bool(self.failed or self.unknown)
+        return bool(self.uncertain or self.unknown)
 
     def _add_call(self, call: LLMCall) -> None:
         self.calls += 1
@@ -77,7 +78,7 @@ def call_disagreements(engines: Sequence[EngineCalls], client: Client) -> Iterat
     if any(engine.restarted for engine in engines):
         return
     sums = calls_of_groups(engines)
-    most = client.calls + client.failed
+    most = client.calls + client.uncertain
     for (kind, _), calls in sums.items():
         if calls > most and not client.unknown:
             yield (

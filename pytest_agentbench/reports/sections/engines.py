@@ -12,7 +12,7 @@ from pytest_agentbench.reports.phrases import percent
 from pytest_agentbench.reports.view import RunView
 
 COLUMNS = heads("engine", ("calls", 0), "share", "kind")
-ARM_COLUMNS = heads("arm", "calls of its engines", ("in all", 0), ("at the tap", 0), ("failed there", 0), "sessions that stayed")
+ARM_COLUMNS = heads("arm", "calls of its engines", ("in all", 0), ("at the tap", 0), ("uncertain", 0), "sessions that stayed")
 
 
 def section(view: RunView) -> Section | None:
@@ -47,7 +47,7 @@ def _blocks(uses: Sequence[EngineUse]) -> Iterator[AnyBlock]:
 def _arm(use: EngineUse) -> tuple[TableCell, ...]:
     calls = [*use.named.values()] if not use.engines else [engine.calls for engine in use.engines]
     at_engines = use.at_engines or None
-    return use.arm, ", ".join(map(str, calls)), at_engines, use.tap_calls, use.failed_calls, say(serving_phrases.stayed, use)
+    return use.arm, ", ".join(map(str, calls)), at_engines, use.tap_calls, use.uncertain_calls, say(serving_phrases.stayed, use)
 
 
 def _engines(use: EngineUse) -> Iterator[tuple[TableCell, ...]]:
