@@ -26,6 +26,7 @@ LABEL_TRIES = 10
 STICKY_TRIES = 3  # A router may learn of its workers only after it answers, and then distribute sessions anew.
 STICKY_PAUSE = 1.0  # seconds between two of them
 TOOL_TRIES = 3  # A model may answer with text instead of a tool call.
+RETURN = 5.0  # seconds that missing workers get to come back between two blocks of rollouts
 CONTEXT_TIMEOUT = 5.0  # seconds for the list of models while a rollout waits
 
 CHAT: Json = {"max_tokens": 1, "messages": [{"role": "user", "content": "Say hello."}]}
@@ -209,12 +210,7 @@ class ReadinessChecks:
 
         Dynamo lists a model before all its workers are up, and a worker for seconds after its death.
         """
-        answer = Api(self.endpoint).get(f"/models/{self.model}/ready")
-        self.workers = counts = _workers(answer.json())
-        missing = [f"{counts.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if counts.get(kind, 0) < least]
-        if answer.status != 200 or missing:
-            workers = f"; ready workers: {', '.join(missing)}" if missing else ""
-            raise BackendError(f"/models/{self.model}/ready answered {answer}{workers}")
+        self.workers = counts = count_workers(self.answering, self.spec.workers)
         if dead := [f"{counts.get(kind, 0)} {kind}, not {most}" for kind, most in self._max_workers.items() if counts.get(kind, 0) > most]:
             raise BackendError(f"/models/{self.model}/ready still counts a worker that has died: {', '.join(dead)}")
         return ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -272,6 +268,34 @@ class ReadinessChecks:
         if answer.status in (401, 403):
             raise denied(f"a chat was answered {answer}", answer.status, self.endpoint)
         return answer
+
+
+def count_workers(endpoint: Endpoint, least: Mapping[str, int]) -> dict[str, int]:
+    """Returns Dynamo's worker type -> number of workers that are ready. Raises BackendError if there are fewer than `least` of a type."""
+    answer = Api(endpoint).get(f"/models/{endpoint.model}/ready")
+    counts = _workers(answer.json())
+    missing = [f"{counts.get(kind, 0)} of {number} {kind}" for kind, number in least.items() if counts.get(kind, 0) < number]
+    if answer.status != 200 or missing:
+        workers = f"; ready workers: {', '.join(missing)}" if missing else ""
+        raise BackendError(f"/models/{endpoint.model}/ready answered {answer}{workers}")
+    return counts
+
+
+def missing_workers(endpoint: Endpoint, least: Mapping[str, int]) -> str:
+    """Counts the workers of a Dynamo that was ready before. Returns a sentence if some are missing, else an empty string.
+
+    Workers that are missing get RETURN seconds to come back. Without `least` (worker type -> least number), nothing is counted.
+    """
+    end = time.monotonic() + RETURN
+    while least:
+        try:
+            count_workers(endpoint, least)
+            break
+        except BackendError as error:
+            if time.monotonic() > end:
+                return f"workers that were ready at the boot are missing, for {RETURN:g} s now: {error}"
+        time.sleep(PAUSE)
+    return ""
 
 
 def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:

@@ -17,7 +17,7 @@ from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.doctor.check import Check, key_checks, reach_check, unknown
 from pytest_agentbench.backends.labels_spec import LABELS, LabelsField, LabelsSpec
 from pytest_agentbench.backends.machine.versions import server_facts
-from pytest_agentbench.backends.ready import ReadinessChecks, listed_models, waiting_for
+from pytest_agentbench.backends.ready import ReadinessChecks, listed_models, missing_workers, waiting_for
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack.spec import WORKERS, ReadySpec
 from pytest_agentbench.backends.telemetry.samples import Sources, Target
@@ -297,6 +297,10 @@ class Url(Backend):
 
     def metrics(self) -> Sources:
         return Sources(self.spec.targets)
+
+    def missing_workers(self, arm: str) -> str:
+        del arm
+        return missing_workers(self._endpoint, self.spec.ready.workers) if self._endpoint and self.spec.ready else ""
 
     def look(self) -> str:
         return self._absence.look(self._endpoint) if self._endpoint else ""
