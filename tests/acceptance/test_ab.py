@@ -18,7 +18,7 @@ from tests.engines import engine
 from tests.findings import facts, report_of, said
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.router import routing
-from tests.small_stacks import PASSES, own_folder, stack
+from tests.small_stacks import PASSES, own_folder, routed, stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -606,3 +606,17 @@ def test_arms_that_keep_their_workers(project: Project) -> None:
         result = project.run("--agentbench-ab=a,b", "--agentbench-concurrency=1")
 
     assert (0, "PASS", "") == (result.ret, project.run_json["verdict"], project.run_json["backend"]["failure"])
+
+
+def test_a_cold_block_behind_a_router(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines behind a router are reset before each block. The router keeps what it knows of prompts, so they get a salt in addition."""
+    with own_folder(monkeypatch):
+        project.write("backends/router.yaml", json.dumps(routed("--policy", "{policy}", settings={"policy": "sticky"})))
+        project.suite(scenarios=2, test=PASSES)
+        project.run("--agentbench-backend=router", "--agentbench-ab=set:backend.settings.policy=sticky|turns", "--agentbench-cache=cold")
+    cache = project.run_json["cache"]
+
+    assert {"sticky", "turns"} == cache["salted"].keys()
+    assert all(" is a router before the engines, and no request empties" in why for why in cache["salted"].values())
+    assert [2] * 4 == [len(block["reset"]) for block in cache["blocks"]]
+    assert 4 == len({block["salt"] for block in cache["blocks"]})
