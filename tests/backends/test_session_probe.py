@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.backends.labels_spec import LabelsSpec
 from pytest_agentbench.backends.session_probe import SessionProbe, probe_sessions
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.backends.url import Url, UrlSpec
@@ -20,7 +21,7 @@ from tests.web import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-SESSION = {"kind": "session", "headers": ["x-session-id"]}
+SESSION: dict[str, Any] = {"kind": "session", "headers": ["x-session-id"]}
 BODY = {"model": "embedded", "max_tokens": 1}
 
 MakeRouter = Callable[..., str]
@@ -79,8 +80,8 @@ def test_an_id_in_a_nested_field(router: MakeRouter, engines: list[str]) -> None
 
 
 def backend(url: str, engines: list[str], **labels: Any) -> Url:
-    spec = UrlSpec(kind="url", name="mine", url=url, labels={**SESSION, **labels}, metrics=[f"{engine}/metrics" for engine in engines])
-    return Url(spec)
+    metrics = [f"{engine}/metrics" for engine in engines]
+    return Url(UrlSpec(kind="url", name="mine", url=url, labels=LabelsSpec(**{**SESSION, **labels}), metrics=metrics))
 
 
 def test_a_server_that_runs(router: MakeRouter, engines: list[str]) -> None:
