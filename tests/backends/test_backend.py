@@ -113,6 +113,25 @@ def test_stacks_with_thunderagents_router(name: str) -> None:
     assert ("thunderagent", "{run_dir}/profile/step_profiles.csv") == (spec.labels.kind, spec.labels.trace)
 
 
+@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "engines/vllm.yaml" in file.read_text()])
+def test_the_engines_of_routers(name: str) -> None:
+    """The engines behind a router start as the backend `vllm` does, with the same model and settings."""
+    behind, alone = STACKS[name], STACKS["vllm"]
+
+    assert alone.services["engine"].run == behind.services["engine"].run
+    assert alone.settings.items() <= behind.settings.items()
+    assert (alone.model, alone.python) == (behind.model, behind.services["engine"].python)
+
+
+@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "routers/" in file.read_text()])
+def test_routers_repeat_nothing(name: str) -> None:
+    """Routers do not repeat calls, exclude no engine, and get the session of each call."""
+    spec = STACKS[name]
+
+    assert {"--disable-retries", "--disable-circuit-breaker", "--host=127.0.0.1"} <= {*spec.services["router"].run}
+    assert ("session", "router") == (spec.labels.kind, spec.front)
+
+
 #: Method of the paper -> the options of its router and engine that other methods do not have.
 METHODS = {
     "vllm-default-router": {"--router=default"},
