@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import httpx
 import pytest
@@ -50,7 +49,11 @@ async def test_one_prompt_at_a_time() -> None:
 def _times(url: str) -> tuple[float, float]:
     """Returns sum and count of vLLM's TTFT."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    parts = [line.rpartition(" ")[2] for line in lines if line.startswith(("vllm:time_to_first_token_seconds_sum", "vllm:time_to_first_token_seconds_count"))]
+    parts = [
+        line.rpartition(" ")[2]
+        for line in lines
+        if line.startswith(("vllm:time_to_first_token_seconds_sum", "vllm:time_to_first_token_seconds_count"))
+    ]
     one, other = sorted(map(float, parts))
     return one, other
 
