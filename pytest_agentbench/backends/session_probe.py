@@ -52,7 +52,7 @@ class SessionProbe:
             return "it is unknown whether sessions stayed on one engine"
         unknown = f", {self.unknown} unknown" if self.unknown else ""
         calls = ", ".join(f"{engine} {count}" for engine, count in sorted(self.calls.items()))
-        alone = f"; all calls went to {self.alone}, so the router may not read the id" if self.alone else ""
+        alone = f"; all calls went to {self.alone}: an id that is not read, or a policy that needs load" if self.alone else ""
         return f"{self.stayed} of {self.sessions} sessions stayed on one engine{unknown} (calls per engine: {calls}{alone})"
 
     def short_text(self) -> str:

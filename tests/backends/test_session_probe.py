@@ -125,7 +125,7 @@ def test_texts() -> None:
     """The sentence names the calls of each engine, sessions that are unknown, and an engine that answered all calls."""
     assert "6 of 6 sessions stayed on one engine (calls per engine: a 9, b 9)" == SessionProbe(6, 6, 0, {"b": 9, "a": 9}).text()
     assert "4 of 6 sessions stayed on one engine, 2 unknown (calls per engine: a 12)" == SessionProbe(6, 4, 2, {"a": 12}).text()
-    assert "; all calls went to a, so the router may not read the id)" in SessionProbe(6, 6, 0, {"a": 18, "b": 0}).text()
+    assert "; all calls went to a: an id that is not read, or a policy that needs load)" in SessionProbe(6, 6, 0, {"a": 18, "b": 0}).text()
     assert (True, False, False) == tuple(
         SessionProbe(6, stayed, 0, calls).is_good for stayed, calls in ((6, {"a": 18}), (6, {"a": 18, "b": 0}), (5, {"a": 18}))
     )
