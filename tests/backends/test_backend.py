@@ -14,8 +14,8 @@ from pytest_agentbench.backends.machine.virtual_environments import OWN, environ
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.instances import submissions
 from pytest_agentbench.backends.stack.kind import StackKind
-from pytest_agentbench.backends.stack.spec import StackSpec, dependencies, texts
-from pytest_agentbench.backends.stack.templates import TEMPLATE, expand
+from pytest_agentbench.backends.stack.spec import StackSpec, dependencies, single_texts, texts, words
+from pytest_agentbench.backends.stack.templates import TEMPLATE, expand, expand_words
 from pytest_agentbench.clusters.manifests import labelled, read_manifests
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +51,10 @@ def test_everything_in_it_is_known(name: str) -> None:
         known = (
             ALWAYS | spec.settings.keys() | of_services | {f"port.{port}" for port in service.ports} | (ON_HOSTS if service.on else set())
         )
-        for text in (*texts(service), *spec.env.values()):
-            expand(text, dict.fromkeys(known, "1"), name)  # raises an error for an unknown template
+        values = dict.fromkeys(known, "1")
+        expand_words(words(service), values, name)  # raises an error for an unknown template
+        for text in (*single_texts(service), *spec.env.values()):
+            expand(text, values, name)
 
     assert spec.services.keys() == dependencies(spec).keys()
     assert {each for each in (spec.python, *(service.python for service in spec.services.values())) if each} <= {*environments(), OWN}
