@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_agentbench.backends.telemetry.engine_stats import SampleTally
@@ -41,6 +42,8 @@ OVER_HTTP = Counter(
     {"method": ("POST",), "handler": ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")},
 )
 
+PREFILL = "prefill"  # part of the name of a service or a component that has only this stage
+
 CALL_NAMES = frozenset(counter.name for counter in (*FINISHED.values(), OVER_HTTP))
 
 
@@ -52,7 +55,26 @@ class EngineCalls:
     replica: int  # number of the replica, counted from 0
     kind: str  # `vllm`, `sglang` or `dynamo`, from the name of its counter
     calls: int  # answered calls, with refused ones if the engine counts these
-    restarted: bool = field(default=False)  # whether it was restarted, so that some of its last calls before that may not be counted
+    prefill: bool = False  # whether it only makes the KV cache of prompts, so that another engine answers the same call
+    restarted: bool = False  # whether it was restarted; some of its calls before that may not be counted
+
+    @property
+    def name(self) -> str:
+        """The name of the engine, such as `engine[0]`."""
+        return f"{self.service}[{self.replica}]"
+
+    @property
+    def group(self) -> tuple[str, bool]:
+        """Kind and stage of the engine. Engines of one group stand side by side, and each call is answered by one of them."""
+        return self.kind, self.prefill
+
+
+def calls_of_groups(engines: Iterable[EngineCalls]) -> dict[tuple[str, bool], int]:
+    """Returns the calls that the engines of each group (kind and stage) answered together."""
+    sums: defaultdict[tuple[str, bool], int] = defaultdict(int)
+    for engine in engines:
+        sums[engine.group] += engine.calls
+    return sums
 
 
 def calls_now(targets: Iterable[Target]) -> CallCounts:
@@ -78,7 +100,8 @@ def engine_calls(tally: SampleTally) -> tuple[EngineCalls, ...]:
     for series, increase in tally.increases.items():
         readings[series.source][series] = increase
     return tuple(
-        EngineCalls(*source, kind, calls, source in tally.restarted) for source, (kind, calls) in sorted(_engines(readings).items())
+        EngineCalls(*source, kind, calls, _is_prefill(source, readings[source]), source in tally.restarted)
+        for source, (kind, calls) in sorted(_engines(readings).items())
     )
 
 
@@ -87,7 +110,11 @@ def answering_engine(call: LLMCall) -> str | None:
 
     Dynamo names a worker for each part of the work. The one that made the tokens (`decode_worker_id`) counts.
     """
-    worker = (call.server or {}).get("worker_id")
+    return worker_name((call.server or {}).get("worker_id"))
+
+
+def worker_name(worker: object) -> str | None:
+    """Returns the name of an engine from the `worker_id` of an answer, or None if it has none."""
     if isinstance(worker, dict):
         worker = next((worker[name] for name in ("decode_worker_id", "worker_id") if worker.get(name) is not None), None)
     return None if worker is None else str(worker)
@@ -101,6 +128,11 @@ def _engines(readings: Readings) -> dict[SampleSource, tuple[str, int]]:
     counted = {source: found for source, series in readings.items() if (found := _calls(series))}
     kinds = {service: kind for (service, _), (kind, _) in counted.items()}
     return {source: counted.get(source, (kinds[source[0]], 0)) for source in readings if source[0] in kinds}
+
+
+def _is_prefill(source: SampleSource, series: Iterable[Series]) -> bool:
+    """Returns whether an engine has only the prefill stage: its service is named so, or is Dynamo's component for it."""
+    return any(PREFILL in name.lower() for name in (source[0], *(dict(each.labels).get("dynamo_component", "") for each in series)))
 
 
 def _calls(series: Mapping[Series, float]) -> tuple[str, int] | None:

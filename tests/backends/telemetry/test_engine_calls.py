@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_counters_of_each_kind(paths: tuple[str, ...], calls: list[int]) -> None
     assert {("engine", number): each for number, each in enumerate(calls)} == found
 
 
-def samples(*looks: tuple[int, int, dict[str, float] | None]) -> list[Sample]:
+def samples(*looks: tuple[int, int, Mapping[str, float] | None]) -> list[Sample]:
     """Makes samples of the service `engine` from (round, replica, name -> value). None is a sample that failed."""
     made, seen = [], set()
     for number, replica, values in looks:
