@@ -3,7 +3,9 @@
 It runs in Dynamo's environment, and starts the mocker (`dynamo_mocker.py FOLDER OPTION...`) and a frontend of Dynamo for it alone. Its own
 HTTP server stands before that frontend, so that routers which expect vLLM or SGLang can use the mocker:
 
-- It removes the request fields that routers add and the frontend refuses (REFUSED). Answers are forwarded event by event.
+- It removes request fields that the frontend does not know, because vLLM ignores such fields, and routers add some of SGLang's. The
+  frontend refuses a request with unknown fields and names them, so the first such request is sent twice.
+- Answers are forwarded event by event.
 - Answers name the engine in `nvext.worker_id`.
 - It answers what routers ask of engines: facts about server and model, tokens of a prompt, load, metrics with vLLM's names.
 - `/reset_prefix_cache` empties the cache by starting the mocker again, because the mocker has no request for that.
@@ -40,12 +42,6 @@ Json = dict[str, Any]
 HERE, HOST = Path(__file__).parent, "127.0.0.1"
 BOOT, PAUSE = 120.0, 0.1  # seconds that the mocker may take to start, and between two looks at it
 
-#: Fields of requests to which Dynamo's frontend answers 400. vLLM and SGLang know them or ignore them.
-REFUSED = frozenset(
-    """include_reasoning no_stop_trim return_hidden_states separate_reasoning stream_reasoning
-    vllm_xargs session_params program_id job_id is_last_step regex ebnf lora_path rid""".split()
-)
-
 #: vLLM's counters -> the metrics of Dynamo's frontend from which their values come.
 COUNTERS = {
     "vllm:prefix_cache_queries_total": "dynamo_frontend_input_sequence_tokens_sum",
@@ -55,17 +51,19 @@ COUNTERS = {
 }
 SUCCESSES = r"dynamo_frontend_requests_total\{[^}]*status=\"success\"[^}]*\}"
 
+UNKNOWN = re.compile(r"Unsupported parameter\(s\): (.*?)\"")  # the end of the frontend's message about fields that it does not know
 WORKER = re.compile(rb'"worker_id":\{[^{}]*\}')  # never in a JSON text, whose quotes have backslashes
 
 
 class Engine:
-    """The mocker and its frontend, which are processes, and requests to them. `closed` is set when one of them has ended by itself."""
+    """The mocker and its frontend, which are processes, and requests to them. `ended` gets a message if one of them ends by itself."""
 
     def __init__(self, options: argparse.Namespace, mocker_options: list[str], http: aiohttp.ClientSession) -> None:
         self.model, self.tokens = options.model, options.blocks * options.block_size
         self.blocks, self.block_size = options.blocks, options.block_size
         self.frontend, self.system = f"http://{HOST}:{options.frontend_port}", f"http://{HOST}:{options.system_port}"
-        self.http, self.closed = http, asyncio.Event()
+        self.http = http
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._sizes = [f"--block-size={options.block_size}", f"--num-gpu-blocks-override={options.blocks}"]
         self._mocker = [str(HERE / "dynamo_mocker.py"), str(options.folder), f"--model-name={options.model}", *self._sizes, *mocker_options]
         self._mocker_env = {"DYN_SYSTEM_PORT": str(options.system_port)}
@@ -86,9 +84,8 @@ class Engine:
 
     async def _watch(self, name: str, process: Process) -> None:
         code = await process.wait()
-        if self._running.get(name) is process:
-            print(f"the {name} has ended by itself (exit code {code})", flush=True)
-            self.closed.set()
+        if self._running.get(name) is process and not self.ended.done():
+            self.ended.set_result(f"the {name} has ended by itself (exit code {code})")
 
     async def stop(self, *names: str) -> None:
         """Ends processes, and waits until they have ended."""
@@ -108,21 +105,21 @@ class Engine:
             return ""
 
     async def is_ready(self) -> bool:
-        """Returns whether the frontend has found the mocker, and the mocker answers."""
+        """Returns whether the frontend has found the mocker."""
         listed = f'"id":"{self.model}"' in await self.get(f"{self.frontend}/v1/models")
-        return listed and bool(await self.get(f"{self.system}/health"))
+        return listed and '"ready":true' in await self.get(f"{self.frontend}/v1/models/{self.model}/ready")
 
-    async def empty_cache(self) -> bool:
-        """Starts the mocker again. Returns whether it was ready in time."""
-        async with self._reset:
+    async def empty_cache(self) -> None:
+        """Starts the mocker again. Raises TimeoutError if it is not ready in time."""
+        async with self._reset, asyncio.timeout(BOOT):
             await self.stop("mocker")
-            async with asyncio.timeout(BOOT):
-                while await self.is_ready():  # The frontend still lists the mocker that has ended.
-                    await asyncio.sleep(PAUSE)
-                await self._start("mocker", self._mocker, self._mocker_env)
-                while not await self.is_ready():
-                    await asyncio.sleep(PAUSE)
-        return True
+            await self._until_ready(ready=False)  # The frontend may still list the mocker that has ended.
+            await self._start("mocker", self._mocker, self._mocker_env)
+            await self._until_ready(ready=True)
+
+    async def _until_ready(self, *, ready: bool) -> None:
+        while await self.is_ready() is not ready:  # noqa: ASYNC110  # the frontend has no event for this
+            await asyncio.sleep(PAUSE)
 
 
 class Shim:
@@ -130,6 +127,7 @@ class Shim:
 
     def __init__(self, name: str, engine: Engine, words: Tokenizer) -> None:
         self._named, self._engine, self._words = b'"worker_id":' + json.dumps(name).encode(), engine, words
+        self._unknown: set[str] = set()  # fields of requests that the frontend has named as unknown
         self._longest = min(int(str(CONFIG["max_position_embeddings"])), engine.tokens)
 
     def application(self) -> web.Application:
@@ -155,28 +153,29 @@ class Shim:
         """Forwards a request to the frontend, and its answer as it arrives."""
         body = await _json(request)
         nvext = body.get("nvext") or {}
-        wanted = {name: value for name, value in body.items() if name not in REFUSED}
-        wanted["nvext"] = {**nvext, "extra_fields": [*{*nvext.get("extra_fields", ()), "worker_id"}]}
+        known = {name: value for name, value in body.items() if name not in self._unknown}
+        known["nvext"] = {**nvext, "extra_fields": [*{*nvext.get("extra_fields", ()), "worker_id"}]}
         try:
-            async with self._engine.http.post(f"{self._engine.frontend}{request.path}", json=wanted) as answer:
-                if answer.content_type != "text/event-stream":
-                    whole = WORKER.sub(self._named, await answer.read())
-                    return web.Response(body=whole, status=answer.status, content_type=answer.content_type)
-                out = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-                await out.prepare(request)
-                await self._forward(answer, out)
-                return out
+            async with self._engine.http.post(f"{self._engine.frontend}{request.path}", json=known) as answer:
+                if answer.content_type == "text/event-stream":
+                    return await self._forward(answer, request)
+                whole = await answer.read()
         except aiohttp.ClientConnectorError as error:
             return web.json_response({"error": {"message": f"the frontend does not answer: {error}", "code": 503}}, status=503)
+        if answer.status == 400 and (named := known.keys() & _unknown_fields(whole)):
+            self._unknown |= named
+            return await self._answer(request)
+        return web.Response(body=WORKER.sub(self._named, whole), status=answer.status, content_type=answer.content_type)
 
-    async def _forward(self, answer: aiohttp.ClientResponse, out: web.StreamResponse) -> None:
-        """Forwards all complete events of each read at once.
+    async def _forward(self, answer: aiohttp.ClientResponse, request: web.Request) -> web.StreamResponse:
+        """Forwards a stream: all complete events of each read at once.
 
         Dynamo's frontend sets no TCP_NODELAY, so its next event waits for our acknowledgement of the previous one. It is sent at once,
         because a vLLM server has no such wait.
         """
         connection = answer.connection.transport.get_extra_info("socket") if answer.connection and answer.connection.transport else None
-        rest = b""
+        out, rest = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}), b""
+        await out.prepare(request)
         _acknowledge(connection)
         async for read in answer.content.iter_any():
             _acknowledge(connection)
@@ -184,6 +183,7 @@ class Shim:
             if end:
                 await out.write(WORKER.sub(self._named, events) + end)
         await out.write_eof(rest)
+        return out
 
     def _tokens(self, body: Json) -> list[int]:
         """Returns the tokens of a request's prompt, as the template of `tiny_tokenizer` writes it."""
@@ -264,6 +264,12 @@ async def _json(request: web.Request) -> Json:
     return body
 
 
+def _unknown_fields(answer: bytes) -> set[str]:
+    """Returns the fields that the frontend names as unknown in its answer to a request."""
+    found = UNKNOWN.search(answer.decode(errors="replace"))
+    return set(re.findall(r"`([^`]+)`", found[1])) if found else set()
+
+
 def _as_in_template(value: Any) -> str:
     """Returns a value as JSON, like the filter `tojson` in the frontend's templates."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -297,26 +303,28 @@ def _options() -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args()
 
 
-async def main() -> int:
+async def main() -> str:
+    """Runs the engine until SIGTERM. Returns an empty text, or the reason if it ended before."""
     options, mocker_options = _options()
     make(options.folder)
     words = Tokenizer.from_file(str(options.folder / "tokenizer.json"))
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     connector, unlimited = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=unlimited) as http:
         engine = Engine(options, mocker_options, http)
-        await engine.start()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, engine.ended.cancel)
         # Without the cancellation, the mocker would go on with answers whose client has left.
         runner = web.AppRunner(Shim(options.name, engine, words).application(), access_log=None, handler_cancellation=True)
         await runner.setup()
-        await web.TCPSite(runner, HOST, options.port).start()
-        ends = [asyncio.create_task(event.wait()) for event in (engine.closed, stopped)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        await engine.stop("mocker", "frontend")
-        await runner.cleanup()
-    return 1 if engine.closed.is_set() else 0
+        try:
+            await engine.start()
+            await web.TCPSite(runner, HOST, options.port).start()
+            return await engine.ended
+        except asyncio.CancelledError:
+            return ""
+        finally:
+            await engine.stop("mocker", "frontend")
+            await runner.cleanup()
 
 
 if __name__ == "__main__":
-    sys.exit(uvloop.run(main()))
+    sys.exit(uvloop.run(main()) or 0)

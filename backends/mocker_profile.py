@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import mkstemp
+from typing import Any
 
 import numpy as np
 import yaml
@@ -53,8 +54,8 @@ def load(name: str) -> Profile:
         sys.exit(f"{file}: {error!r}; a profile has `source` and these numbers: {known}")
 
 
-def tables(profile: Profile) -> dict[str, np.ndarray]:
-    """Returns the mocker's tables of a profile, whose times are in milliseconds.
+def tables(profile: Profile) -> dict[str, Any]:
+    """Returns the mocker's tables of a profile as arrays, whose times are in milliseconds.
 
     A step's average context is the sum of its contexts divided by the number of its requests, so the mocker's two axes give that number.
     """
@@ -86,4 +87,4 @@ def write(name: str, folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(json.dumps(load(sys.argv[1])))
+    sys.stdout.write(f"{json.dumps(load(sys.argv[1]))}\n")

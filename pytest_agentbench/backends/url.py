@@ -15,10 +15,11 @@ from pydantic import Field, FiniteFloat, PositiveInt, field_validator, model_val
 from pytest_agentbench.backends.api import Api
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.doctor.check import Check, key_checks, reach_check, unknown
+from pytest_agentbench.backends.labels_spec import LABELS, LabelsField, LabelsSpec
 from pytest_agentbench.backends.machine.versions import server_facts
 from pytest_agentbench.backends.ready import ReadinessChecks, listed_models, waiting_for
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
-from pytest_agentbench.backends.stack.spec import LABELS, WORKERS, LabelsField, LabelsSpec, ReadySpec
+from pytest_agentbench.backends.stack.spec import WORKERS, ReadySpec
 from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.config import PositiveSeconds, Spec, base_url
