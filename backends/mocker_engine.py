@@ -42,6 +42,8 @@ Json = dict[str, Any]
 HERE, HOST = Path(__file__).parent, "127.0.0.1"
 BOOT, PAUSE = 120.0, 0.1  # seconds that the mocker may take to start, and between two looks at it
 
+NO_DESCRIPTION = {"description": ""}  # what the frontend adds to a tool without a description
+
 #: vLLM's counters -> the metrics of Dynamo's frontend from which their values come.
 COUNTERS = {
     "vllm:prefix_cache_queries_total": "dynamo_frontend_input_sequence_tokens_sum",
@@ -186,9 +188,12 @@ class Shim:
         return out
 
     def _tokens(self, body: Json) -> list[int]:
-        """Returns the tokens of a request's prompt, as the template of `tiny_tokenizer` writes it."""
+        """Returns the tokens of a request's prompt, as the frontend writes it with the template of `tiny_tokenizer`."""
         if "messages" in body:
-            text = f"{_as_in_template(body.get('tools') or [])}\n{_as_in_template(body['messages'])}"
+            described = [
+                {**tool, "function": {**tool["function"], **NO_DESCRIPTION, **tool["function"]}} for tool in body.get("tools") or ()
+            ]
+            text = "\n".join(json.dumps(each, ensure_ascii=False) for each in (described, body["messages"]))
         else:
             text = str(body.get("prompt", ""))
         ids: list[int] = self._words.encode(text).ids
@@ -268,12 +273,6 @@ def _unknown_fields(answer: bytes) -> set[str]:
     """Returns the fields that the frontend names as unknown in its answer to a request."""
     found = UNKNOWN.search(answer.decode(errors="replace"))
     return set(re.findall(r"`([^`]+)`", found[1])) if found else set()
-
-
-def _as_in_template(value: Any) -> str:
-    """Returns a value as JSON, like the filter `tojson` in the frontend's templates."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return re.sub("[<>&']", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _total(page: str, series: str) -> float:

@@ -34,7 +34,7 @@ KEYS = {
 Profile = Mapping[str, Mapping[str, float]]  # model -> name of a number -> its value
 
 # The mocker interpolates linearly between the points of a table, and continues the line beyond them.
-PROMPTS = np.concatenate([[1.0], np.arange(128.0, 8192.0, 128.0), np.arange(8192.0, 131073.0, 2048.0)])  # uncached tokens of a step
+PROMPTS = np.concatenate([[1.0], np.arange(128.0, 131073.0, 128.0)])  # uncached tokens of a step
 CONTEXTS = np.geomspace(16, 262144, 71)  # tokens of the average context of a step; neighbours differ by 15 %
 TOKENS = np.array([0.0, 1e6])  # sum of the tokens of all contexts, in which a step's duration is linear
 
