@@ -120,6 +120,9 @@ class Arms(Backend):
             raise BackendError(self.failures[arm])
         return self._endpoints[arm], True
 
+    def missing_workers(self, arm: str) -> str:
+        return self.backends[arm].missing_workers("") if arm in self._endpoints else ""
+
     def sources(self, arm: str) -> Sources:
         return self.backends[arm].metrics() if arm in self._endpoints else Sources()
 

@@ -51,6 +51,11 @@ class LabelsSpec(Spec):
         description="For `session`: the fields of each request body that get the rollout's id, for example `[user]`. Dots separate the "
         "names of nested objects, as in `vllm_xargs.agentic_context.program_id`.",
     )
+    sticky: Literal["required"] | None = Field(
+        default=None,
+        description="With `required`, a boot fails unless the calls of each test session "
+        "[stay on one engine](backends.md#do-sessions-stay-on-one-engine). For `session` and Dynamo.",
+    )
     priority: int | None = Field(default=None, description="For Dynamo: the priority of every call, sent in `agent_hints`.")
     osl: PositiveInt | None = Field(
         default=None, description="For Dynamo: the expected number of output tokens of every call, sent in `agent_hints`."
@@ -76,7 +81,14 @@ class LabelsSpec(Spec):
             raise ValueError("kind 'session' needs `headers` or `fields` that get the id, for example `headers: [x-session-id]`")
         if self.kind != "session" and named:
             raise ValueError(f"`headers` and `fields` are keys of `kind: session`, not of {self.kind!r}; remove them, or change `kind`")
+        if self.sticky and self.kind not in ("session", "dynamo"):
+            raise ValueError(f"`sticky` is a key of the kinds `session` and `dynamo`, not of {self.kind!r}; remove it, or change `kind`")
         return self
+
+    @property
+    def probes_sessions(self) -> bool:
+        """Whether test sessions at the boot show if the router keeps the calls of a session on one engine."""
+        return self.kind == "session" or self.sticky is not None
 
 
 def _kind_alone(labels: Any) -> Any:

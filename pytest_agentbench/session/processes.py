@@ -209,11 +209,15 @@ class Services:
         self._parts.end()
         if self._parts.send(protocol.EndSession()):
             self._drained.wait(DRAIN)
-        self._finishing = True
+        hurried, self._finishing = self._finishing, True
         self.recorder.backend_needed.set()  # Ends the wait of a boot that no test needed.
+        failures = self.backend.failures
         if self.arm_switcher is not None:
             self.arm_switcher.close()
-        self.failure = self.failure or self._redactor.plain("; ".join(self.backend.failures.values()))
+            if not hurried and not self.failure:
+                self.arm_switcher.count_last()
+            failures = self.arm_switcher.failures
+        self.failure = self.failure or self._redactor.plain("; ".join(failures.values()))
         if self.sampler is not None:
             self.sampler.stop()
         self.cpu.stop()

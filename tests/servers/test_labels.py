@@ -75,4 +75,4 @@ async def test_dynamos_thunderagent(server: Server, tap: Tap) -> None:
     assert None is call.error_kind
     assert {"worker_id", "timing"} == (call.server or {}).keys()
     assert asdict(RolloutTally(labelled=1, announced=1, released=1)) == asdict(stack.tally)
-    assert "Released program live:shop.shop-0.1:" in server.log.read_text()
+    assert "path=session_final program=live:shop.shop-0.1:" in server.log.read_text()

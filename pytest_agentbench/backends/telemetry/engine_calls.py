@@ -110,7 +110,11 @@ def answering_engine(call: LLMCall) -> str | None:
 
     Dynamo names a worker for each part of the work. The one that made the tokens (`decode_worker_id`) counts.
     """
-    worker = (call.server or {}).get("worker_id")
+    return worker_name((call.server or {}).get("worker_id"))
+
+
+def worker_name(worker: object) -> str | None:
+    """Returns the name of an engine from the `worker_id` of an answer, or None if it has none."""
     if isinstance(worker, dict):
         worker = next((worker[name] for name in ("decode_worker_id", "worker_id") if worker.get(name) is not None), None)
     return None if worker is None else str(worker)
