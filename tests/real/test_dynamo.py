@@ -116,10 +116,7 @@ def test_unknown_policy(tmp_path: Path) -> None:
 
 
 def test_calls_with_tools(tmp_path: Path) -> None:
-    """Answers to requests with tools name no worker and no times, so both are read from Dynamo's trace.
-
-    The trace also shows which rollouts arrived.
-    """
+    """Answers to requests with tools name the worker and its times. Dynamo's trace shows which rollouts arrived."""
     said = run("dynamo-embedded", tmp_path, "--agentbench-limit", "5", "--agentbench-set", "backend.settings.ttft_ms=0")
     rollouts = map(json.loads, (tmp_path / "latest" / "rollouts.jsonl").read_text().splitlines())
     told = {rollout["scenario"]: [call["server"] for call in rollout["calls"]] for rollout in rollouts}
