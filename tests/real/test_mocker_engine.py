@@ -205,8 +205,11 @@ def test_program_scheduling(tmp_path: Path) -> None:
 
 
 def test_arms(tmp_path: Path) -> None:
-    """Policies of one router are arms of a session. Each block begins with empty caches, and the report has the hits of the engines."""
+    """Policies of one router are arms of a session, whose blocks begin with empty caches. Answers name the engines that counted them."""
     arms = ["--agentbench-ab=set:backend.settings.policy=round_robin|sticky_least_loaded", "--agentbench-cache=cold"]
     said = run("vllm-router-mocker", tmp_path, "--agentbench-limit", "4", "--agentbench-set", "backend.settings.speedup=100", *arms)
-    rollouts = [json.loads(line) for line in (tmp_path / "latest" / "rollouts.jsonl").read_text().splitlines()]
-    print(json.dumps(said)[:20000])
+
+    counted = [{f"engine-{each['replica']}": each["calls"] for each in arm["engines"] if each["calls"]} for arm in said["engines"]]
+    assert [4, 4] == [sum(arm.values()) for arm in counted] == [arm["tap_calls"] for arm in said["engines"]]
+    assert [arm["named"] for arm in said["engines"]] == counted
+    assert [4] * 4 == [len(block["reset"]) for block in said["cache"]["blocks"]]
