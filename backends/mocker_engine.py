@@ -46,7 +46,6 @@ HERE, HOST = Path(__file__).parent, "127.0.0.1"
 FIRST_WORD, WORDS = 1000, 4000  # ids of tokens that are words or parts of words
 
 KNOWN_PIECES = 2000  # pieces of prompts whose tokens are kept
-NO_DESCRIPTION = {"description": ""}  # what the frontend adds to a tool without a description
 
 #: vLLM's counters -> the metrics of Dynamo's frontend from which their values come.
 COUNTERS = {
@@ -192,12 +191,13 @@ class Shim:
     def _tokens(self, body: Json) -> list[int]:
         """Returns the tokens of a request's prompt, as the frontend writes it with the template of `tiny_tokenizer`.
 
-        The prompt is encoded in pieces that end where the tokenizer splits texts anyway. Known pieces are not encoded again, because a router
-        may ask every engine for the tokens of every call.
+        The frontend changes tool calls and contents in parts before that, so prompts with them may differ by some tokens. The prompt is
+        encoded in pieces that end where the tokenizer splits texts anyway. Known pieces are not encoded again, because a router may ask
+        every engine for the tokens of every call.
         """
         if "messages" not in body:
             return [*self._encoded(f"{self._beginning}{body.get('prompt', '')}")]
-        described = [{**tool, "function": {**tool["function"], **NO_DESCRIPTION, **tool["function"]}} for tool in body.get("tools") or ()]
+        described = [{**tool, "function": _described(tool["function"])} for tool in body.get("tools") or ()]
         tools, *messages = (json.dumps(each, ensure_ascii=False) for each in (described, *body["messages"]))
         pieces = [f"{self._beginning}{tools}", "\n", *(f" {message}," for message in messages)]
         pieces[2] = f"[{pieces[2][1:]}"
@@ -275,6 +275,12 @@ def _unknown_fields(answer: bytes) -> set[str]:
     """Returns the fields that the frontend names as unknown in its answer to a request."""
     found = UNKNOWN.search(answer.decode(errors="replace"))
     return set(re.findall(r"`([^`]+)`", found[1])) if found else set()
+
+
+def _described(function: Json) -> Json:
+    """Returns a tool's function with its keys in the order of the frontend, which also adds an empty description if there is none."""
+    first = {key: function[key] for key in ("name", "description") if key in function}
+    return {**first, **function, "description": function.get("description", "")}
 
 
 def _total(page: str, series: str) -> float:

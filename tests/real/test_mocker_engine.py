@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,14 +157,23 @@ SESSIONS, TURNS = 8, 3
 
 
 def conversations(stack: Booted) -> dict[int, list[str]]:
-    """Session -> the engines that answered its calls. The calls of the sessions alternate, and each has the whole history."""
-    engines: dict[int, list[str]] = {session: [] for session in range(SESSIONS)}
-    histories = {session: f"Session {session}. " * 200 for session in engines}
-    for _ in range(TURNS):
-        for session, history in histories.items():
-            headers = dict.fromkeys(("x-session-id", "x-smg-routing-key"), f"session {session}")
-            engines[session].append(stack.chat(history, headers)["nvext"]["worker_id"])
-            histories[session] = f"{history}More of session {session}. "
+    """Session -> the engines that answered its calls, each of which has the whole history.
+
+    The first calls are sent together, so that policies that look at the load distribute them. Later calls are sent one after the other.
+    """
+    histories = {session: f"Session {session}. " * 200 for session in range(SESSIONS)}
+
+    def call(session: int, tokens: int) -> str:
+        headers = dict.fromkeys(("x-session-id", "x-smg-routing-key"), f"session {session}")
+        engine: str = stack.chat(histories[session], headers, max_tokens=tokens)["nvext"]["worker_id"]
+        return engine
+
+    with ThreadPoolExecutor(SESSIONS) as threads:
+        engines = {session: [engine] for session, engine in enumerate(threads.map(lambda session: call(session, 2000), range(SESSIONS)))}
+    for _ in range(TURNS - 1):
+        for session, answered in engines.items():
+            histories[session] += f"More of session {session}. "
+            answered.append(call(session, 8))
     return engines
 
 
