@@ -1,7 +1,7 @@
 """The paths that routers ask of an engine beside chat completions: tokens of a prompt, facts about the server and its model, and its load.
 
 Without `/v1/chat/completions/render` vllm-router's policy `cache_aware` routes by load alone and says nothing. Without a served model name
-sglang-router calls the model `unknown`. The formats are those of vLLM (`render`, `tokenize`, `version`) and of SGLang (all others).
+sglang-router calls the model `unknown`. The formats are those of vLLM (`render`, `tokenize`, `version`) and of SGLang (the others).
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ class RouterRoutes:
         """Adds the paths to an application."""
         router.add_post("/v1/chat/completions/render", self._render)
         router.add_post("/tokenize", self._tokenize)
-        answers = {
+        answers: Mapping[tuple[str, ...], Callable[[], Any]] = {
             ("/version",): lambda: {"version": self._version},
             ("/server_info", "/get_server_info"): self._server_info,
             ("/model_info", "/get_model_info"): self._model_info,
             ("/loads", "/v1/loads"): self._loads,
+            ("/get_load",): self._get_load,
         }
         for paths, answer in answers.items():
             for path in paths:
@@ -82,7 +83,8 @@ class RouterRoutes:
         return {**self._model_info(), "served_model_name": self._model, "version": self._version, "dp_size": 1, "tp_size": 1, **limits}
 
     def _model_info(self) -> Json:
-        return {"model_path": self._model, "tokenizer_path": self._model, "is_generation": True, "preferred_sampling_params": None}
+        """Returns facts about the model. It has no files, and sglang-router would try to download a tokenizer from any other path."""
+        return {"model_path": "", "tokenizer_path": "", "is_generation": True, "preferred_sampling_params": None}
 
     def _loads(self) -> Json:
         load = self._load()
@@ -92,13 +94,19 @@ class RouterRoutes:
         rank = {"dp_rank": 0, **requests, **tokens, "token_usage": used / self._tokens}
         return {"timestamp": datetime.now(UTC).isoformat(), "version": self._version, "dp_rank_count": 1, "loads": [rank]}
 
+    def _get_load(self) -> list[Json]:
+        """Returns the load in the older format of SGLang, which sglang-router 0.3.2 requests."""
+        load = self._load()
+        requests = {"num_reqs": load.running + load.waiting, "num_waiting_reqs": load.waiting}
+        return [{"dp_rank": 0, **requests, "num_tokens": load.used_blocks * self._block_size}]
+
 
 def token_ids(tokens: list[str]) -> list[int]:
     """Returns a number of 31 bits for each token. Equal tokens have equal numbers in every engine, so that a router can compare prompts."""
     return [zlib.crc32(token.encode()) >> 1 for token in tokens]
 
 
-def _handler(answer: Callable[[], Mapping[str, Any]]) -> Callable[[web.Request], Any]:
+def _handler(answer: Callable[[], Any]) -> Callable[[web.Request], Any]:
     async def handle(_: web.Request) -> web.Response:
         return json_response(orjson.dumps(answer()))
 

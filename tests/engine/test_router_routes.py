@@ -76,7 +76,7 @@ def test_says_what_it_serves(serve: Callable[..., str]) -> None:
     server, model = (httpx.get(f"{url}/{path}").json() for path in ("server_info", "model_info"))
 
     assert {"served_model_name": "bank-7b", "max_model_len": 4096, "max_total_num_tokens": 3200}.items() <= server.items()
-    assert {"model_path": "bank-7b", "is_generation": True}.items() <= model.items()
+    assert {"model_path": "", "tokenizer_path": "", "is_generation": True}.items() <= model.items()
     assert (server, model) == tuple(httpx.get(f"{url}/{path}").json() for path in ("get_server_info", "get_model_info"))
     assert server["version"] == httpx.get(f"{url}/version").json()["version"]
 
@@ -108,8 +108,10 @@ def test_says_its_load(serve: Callable[..., str]) -> None:
         for _ in range(2):
             clients.enter_context(socket.create_connection(address)).sendall(head + body)
         busy = _wait_for_requests(url, 1, 1)
+        (older,) = httpx.get(f"{url}/get_load").json()
     idle = _wait_for_requests(url, 0, 0)
 
     assert (1, 1, 2) == (busy["num_running_reqs"], busy["num_waiting_reqs"], busy["num_total_reqs"])
+    assert {"dp_rank": 0, "num_reqs": 2, "num_waiting_reqs": 1, "num_tokens": busy["num_used_tokens"]} == older
     assert 0 < busy["num_used_tokens"] == busy["token_usage"] * 1600
     assert [0, 0, 0] == [idle["num_running_reqs"], idle["num_waiting_reqs"], idle["num_used_tokens"]]
