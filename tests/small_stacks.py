@@ -92,20 +92,3 @@ def daemon(stacks: Path) -> int:
     pid: int = json.loads(facts.read_text())["pid"]
     assert pid != os.getpid()
     return pid
-
-
-ROUTER = Path(__file__).parent / "header_router.py"
-
-
-def routed(*options: str, engines: int = 2, **keys: Any) -> dict[str, Any]:
-    """Returns the keys of a stack with the small router of tests before built-in engines. `options` are those of the router."""
-    config = '{"policy": "lexical", "model": "{model}", "port": {port}}'
-    engine = {"run": [sys.executable, "-m", "pytest_agentbench.engine", config], "replicas": engines}
-    router = {
-        "run": [sys.executable, str(ROUTER), "--port", "{port}", *options, "{engine.urls*}"],
-        "ready": {"http": "/health"},
-        "grace": 5,
-    }
-    services = {"engine": {**engine, "ready": {"http": "/health"}, "metrics": "/metrics", "grace": 5}, "router": router}
-    labels = {"kind": "session", "headers": ["x-session-id"]}
-    return {"model": "embedded", "services": services, "warm_up": 1, "labels": labels, "ready": {"tools": "none"}, **keys}

@@ -252,13 +252,14 @@ class ReadinessChecks:
         With `sticky: required`, raises NeverReady unless the calls of each session stayed on one engine.
         """
         is_required = self.endpoint.labels.get("sticky") == REQUIRED
-        for last in [False] * (STICKY_TRIES - 1) * is_required + [True]:
-            self.sessions = probe_sessions(self.answering, self._body({"max_tokens": 1}), self._targets)
-            if not is_required or self.sessions.all_stayed:
-                return self.sessions.text()
-            if not last:
-                time.sleep(STICKY_PAUSE)
-        raise NeverReady(f"labels: `sticky` is `{REQUIRED}`, but {self.sessions.text()}; {self.sessions.advice()}, or remove `sticky`")
+        for left in reversed(range(STICKY_TRIES if is_required else 1)):
+            self.sessions = probe = probe_sessions(self.answering, self._body({"max_tokens": 1}), self._targets)
+            if probe.all_stayed or not is_required:
+                break
+            if not left:
+                raise NeverReady(f"labels: `sticky` is `{REQUIRED}`, but {probe.text()}; {probe.advice()}, or remove `sticky`")
+            time.sleep(STICKY_PAUSE)
+        return probe.text()
 
     def _body(self, fields: Json) -> Json:
         return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}

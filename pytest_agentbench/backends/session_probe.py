@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.backends.probe_rollout import ANSWER, probe_rollout
-from pytest_agentbench.backends.telemetry.engine_calls import CallCounts, calls_between, calls_now, worker_name
+from pytest_agentbench.backends.telemetry.engine_calls import PREFILL, CallCounts, calls_between, calls_now, worker_name
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
@@ -52,8 +52,12 @@ class SessionProbe:
             return "it is unknown whether sessions stayed on one engine"
         unknown = f", {self.unknown} unknown" if self.unknown else ""
         calls = ", ".join(f"{engine} {count}" for engine, count in sorted(self.calls.items()))
-        alone = f"; all calls went to {self.alone}, so the router may not read the id" if self.alone else ""
+        alone = f"; all calls went to {self.alone}: an id that is not read, or a policy that needs load" if self.alone else ""
         return f"{self.stayed} of {self.sessions} sessions stayed on one engine{unknown} (calls per engine: {calls}{alone})"
+
+    def short_text(self) -> str:
+        """Returns how many sessions stayed on one engine, such as `6 of 6`, or `unknown`."""
+        return "unknown" if self.unknown == self.sessions else f"{self.stayed} of {self.sessions}"
 
     def advice(self) -> str:
         """Returns what may help if not all sessions stayed on one engine."""
@@ -112,7 +116,7 @@ class EngineFinder:
 
     @property
     def counted(self) -> list[str]:
-        """The engines whose counters were used: SERVICE-REPLICA. Empty if all answers named their engine."""
+        """The engines whose counters were used: SERVICE[REPLICA]. Empty if all answers named their engine."""
         return [_name(*source) for source in self._before] if self._uses_counters else []
 
     def engine(self, answer: Json) -> str | None:
@@ -129,8 +133,9 @@ class EngineFinder:
         return _name(*risen[0]) if len(risen) == 1 else None
 
     def _risen(self, after: CallCounts) -> list[tuple[str, int]]:
-        return [source for source, calls in calls_between(self._before, after).items() if calls]
+        """Returns the engines that have answered since the last call. Engines for prefill are left out: another one answers the call."""
+        return [source for source, calls in calls_between(self._before, after).items() if calls and PREFILL not in source[0].lower()]
 
 
 def _name(service: str, replica: int) -> str:
-    return f"{service}-{replica}"
+    return f"{service}[{replica}]"

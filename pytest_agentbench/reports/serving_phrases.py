@@ -364,6 +364,11 @@ def _load(load: Gauge) -> str:
     return "unknown" if load.max is None else f"{number(load.mean)} mean {load.max:.0f} peak"
 
 
-def sessions_at_boot(arm: str, probe: SessionProbe) -> str:
-    """Returns how many test sessions stayed on one engine when the backend of an arm booted. `arm` is empty without arms."""
-    return f"{f'arm {arm}: ' if arm else ''}{probe.text()}"
+def sessions_at_boot(probes: Mapping[str, SessionProbe]) -> str:
+    """Returns how many test sessions stayed on one engine when the backend of each arm booted. Without arms, the only arm is empty.
+
+    With arms: `stayed on one engine: kv 6 of 6, random 0 of 6`.
+    """
+    if "" in probes:
+        return probes[""].text()
+    return f"stayed on one engine: {', '.join(f'{arm} {probe.short_text()}' for arm, probe in probes.items())}"

@@ -109,18 +109,18 @@ class ArmSwitcher:
     def _with_empty_cache(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
         """Empties the cache of a block's arm. Returns the block's record.
 
-        If the cache cannot be emptied, the record has a salt: a unique text for the block's prompts, so that none of them is in the cache.
+        If a part of the cache cannot be emptied, the record has a salt: a unique text for the block's prompts, so that none of them is in
+        the cache. All later blocks of the arm get one, too.
         """
         arm = block.arm
-        if arm not in self._salted:
-            try:
-                done = cache_state.reset(endpoint, self.backend.sources(arm))
-            except BackendError as error:
-                done = cache_state.Reset((), str(error))
-            block = replace(block, reset=done.done)
-            if done.why_not:
-                self._salted[arm] = done.why_not
-        return replace(block, salt=f"[benchmark run {secrets.token_hex(6)}]") if arm in self._salted else block
+        try:
+            done = cache_state.reset(endpoint, self.backend.sources(arm))
+        except BackendError as error:
+            done = cache_state.Reset((), str(error))
+        if done.why_not:
+            self._salted.setdefault(arm, done.why_not)
+        salt = f"[benchmark run {secrets.token_hex(6)}]" if arm in self._salted else ""
+        return replace(block, reset=done.done, salt=salt)
 
     def _counters(self) -> cache_state.Counters:
         return cache_state.counters(self.backend.sources(self.blocks[-1].arm).targets)

@@ -14,6 +14,7 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import Document, Level
+from tests.engine_router import session_stack
 from tests.engines import engine
 from tests.findings import facts, report_of, said
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
@@ -606,3 +607,19 @@ def test_arms_that_keep_their_workers(project: Project) -> None:
         result = project.run("--agentbench-ab=a,b", "--agentbench-concurrency=1")
 
     assert (0, "PASS", "") == (result.ret, project.run_json["verdict"], project.run_json["backend"]["failure"])
+
+
+def test_a_cold_block_behind_a_router(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines behind a router are reset before each block. The router keeps what it knows of prompts, so they get a salt in addition."""
+    with own_folder(monkeypatch):
+        project.write("backends/router.yaml", json.dumps(session_stack()))
+        project.suite(scenarios=2, test=PASSES)
+        project.run(
+            "--agentbench-backend=router", "--agentbench-ab=set:backend.settings.policy=session|round-robin", "--agentbench-cache=cold"
+        )
+    cache = project.run_json["cache"]
+
+    assert {"session", "round_robin"} == cache["salted"].keys()
+    assert all(" is a router before the engines, and no request empties" in why for why in cache["salted"].values())
+    assert [2] * 4 == [len(block["reset"]) for block in cache["blocks"]]
+    assert 4 == len({block["salt"] for block in cache["blocks"]})

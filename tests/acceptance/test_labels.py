@@ -10,10 +10,11 @@ import pytest
 from pytest_agentbench.backends.session_probe import SessionProbe
 from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Level
+from tests.engine_router import session_stack
 from tests.findings import report_of, said
 from tests.project import Project
 from tests.router import Router, routing
-from tests.small_stacks import PASSES, own_folder, routed
+from tests.small_stacks import PASSES, own_folder
 
 ENDINGS = """
 import asyncio
@@ -186,9 +187,10 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def sessions_at_boot(project: Project) -> list[tuple[str, SessionProbe]]:
-    """Returns arm and result of the test sessions on the first page of the report."""
-    return said(report_of(project.directory, Level.FIRST_PAGE), serving_phrases.sessions_at_boot)
+def sessions_at_boot(project: Project) -> dict[str, SessionProbe]:
+    """Returns arm -> result of the test sessions, from the first page of the report."""
+    ((probes,),) = said(report_of(project.directory, Level.FIRST_PAGE), serving_phrases.sessions_at_boot)
+    return dict(probes)
 
 
 @pytest.mark.slow
@@ -196,16 +198,17 @@ def sessions_at_boot(project: Project) -> list[tuple[str, SessionProbe]]:
 @pytest.mark.usefixtures("stacks")
 def test_a_router_that_keeps_sessions(project: Project) -> None:
     """A router before two engines gets their URLs as words and the id of each rollout. The boot, the report and run.json say who stayed."""
-    keys = routed("--policy", "{policy}", settings={"policy": "sticky"})
-    project.write("backends/router.yaml", json.dumps({**keys, "labels": {**keys["labels"], "sticky": "required"}}))
+    project.write("backends/router.yaml", json.dumps(session_stack(sticky="required")))
     project.suite(scenarios=2, test=PASSES)
     result = project.run("scenarios/shop", "--agentbench-backend=router")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["sessions at boot 6 of 6 sessions stayed on one engine (calls per engine:", " *engine-0 9, engine-1 9)"])
-    probe = {"sessions": 6, "stayed": 6, "unknown": 0, "calls": {"engine-0": 9, "engine-1": 9}}
+    result.stdout.fnmatch_lines(
+        ["sessions at boot 6 of 6 sessions stayed on one engine (calls per engine:", " *engine[[]0[]] 9, engine[[]1[]] 9)"]
+    )
+    probe = SessionProbe(sessions=6, stayed=6, unknown=0, calls={"engine[0]": 9, "engine[1]": 9})
 
-    assert probe == project.run_json["backend"]["boot"]["sessions"]
-    assert [("", SessionProbe(**probe))] == sessions_at_boot(project)
+    assert vars(probe) == project.run_json["backend"]["boot"]["sessions"]
+    assert {"": probe} == sessions_at_boot(project)
     assert {"labelled": 2, "announced": 2, "released": 0, "failed": 0, "bypassed": 0, "left": 0} == project.run_json["labels"]
 
 
@@ -214,11 +217,12 @@ def test_a_router_that_keeps_sessions(project: Project) -> None:
 @pytest.mark.usefixtures("stacks")
 def test_policies_of_a_router_are_arms(project: Project) -> None:
     """The policy is a setting, so that its values are arms. The report has the sessions of each arm."""
-    project.write("backends/router.yaml", json.dumps(routed("--policy", "{policy}", settings={"policy": "sticky"})))
+    project.write("backends/router.yaml", json.dumps(session_stack()))
     project.suite(scenarios=2, test=PASSES)
-    project.run("scenarios/shop", "--agentbench-backend=router", "--agentbench-ab=set:backend.settings.policy=sticky|turns")
+    result = project.run("--agentbench-backend=router", "--agentbench-ab=set:backend.settings.policy=session|round-robin")
+    result.stdout.fnmatch_lines(["sessions at boot stayed on one engine: session 6 of 6, round_robin 0 of 6"])
 
-    assert [("sticky", 6), ("turns", 0)] == [(arm, probe.stayed) for arm, probe in sessions_at_boot(project)]
+    assert {"session": 6, "round_robin": 0} == {arm: probe.stayed for arm, probe in sessions_at_boot(project).items()}
 
 
 @pytest.mark.slow
@@ -226,12 +230,11 @@ def test_policies_of_a_router_are_arms(project: Project) -> None:
 @pytest.mark.usefixtures("stacks")
 def test_a_router_that_moves_sessions(project: Project) -> None:
     """With `sticky: required`, a stack whose sessions change engines is refused, and no rollout runs."""
-    keys = routed("--policy=turns")
-    project.write("backends/router.yaml", json.dumps({**keys, "labels": {**keys["labels"], "sticky": "required"}}))
+    project.write("backends/router.yaml", json.dumps(session_stack("round-robin", sticky="required")))
     project.suite(scenarios=2, test=PASSES)
     result = project.run("scenarios/shop", "--agentbench-backend=router")
     result.stdout.fnmatch_lines(
-        ["*`sticky` is `required`, but 0 of 6 sessions stayed on one engine (calls per engine: engine-0 9, engine-1 9)*"]
+        ["*`sticky` is `required`, but 0 of 6 sessions stayed on one engine (calls per engine: engine[[]0[]] 9, engine[[]1[]] 9)*"]
     )
 
     assert [] == [each for each in project.rollouts if each.calls]

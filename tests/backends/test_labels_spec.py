@@ -28,7 +28,7 @@ def load(root: Path, kind: str, labels: Any) -> BackendSpec:
 @pytest.mark.parametrize("kind", KEYS)
 def test_a_session(tmp_path: Path, kind: str) -> None:
     """Servers that already run and stacks both take the headers and fields that get a session's id."""
-    keys = {"kind": "session", "headers": ["x-session-id"], "fields": ["vllm_xargs.agentic_context.program_id", "user"]}
+    keys: dict[str, Any] = {"kind": "session", "headers": ["x-session-id"], "fields": ["vllm_xargs.agentic_context.program_id", "user"]}
 
     assert LabelsSpec(**keys) == load(tmp_path, kind, keys).labels  # type: ignore[attr-defined]
 
