@@ -8,7 +8,8 @@ HTTP server stands before that frontend, so that routers which expect vLLM or SG
 - Answers are forwarded event by event.
 - Answers name the engine in `nvext.worker_id`.
 - It answers what routers ask of engines: facts about server and model, tokens of a prompt, load, metrics with vLLM's names.
-- `/reset_prefix_cache` empties the cache by starting the mocker again, because the mocker has no request for that.
+- After `/reset_prefix_cache`, prompts begin with another token, so that they find nothing in the cache. The mocker cannot empty its cache,
+  but it drops first what was not used for longest.
 
 DYN_FILE_KV and HOME must be folders of this engine alone, because processes with the same folders find each other.
 """
@@ -24,7 +25,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -40,7 +41,8 @@ from tokenizers import Tokenizer
 Json = dict[str, Any]
 
 HERE, HOST = Path(__file__).parent, "127.0.0.1"
-BOOT, PAUSE = 120.0, 0.1  # seconds that the mocker may take to start, and between two looks at it
+
+FIRST_WORD, WORDS = 1000, 4000  # ids of tokens that are words or parts of words
 
 NO_DESCRIPTION = {"description": ""}  # what the frontend adds to a tool without a description
 
@@ -66,37 +68,31 @@ class Engine:
         self.frontend, self.system = f"http://{HOST}:{options.frontend_port}", f"http://{HOST}:{options.system_port}"
         self.http = http
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._sizes = [f"--block-size={options.block_size}", f"--num-gpu-blocks-override={options.blocks}"]
-        self._mocker = [str(HERE / "dynamo_mocker.py"), str(options.folder), f"--model-name={options.model}", *self._sizes, *mocker_options]
-        self._mocker_env = {"DYN_SYSTEM_PORT": str(options.system_port)}
-        self._frontend = ["-m", "dynamo.frontend", f"--http-host={HOST}", f"--http-port={options.frontend_port}"]
-        self._running: dict[str, Process] = {}
-        self._watchers: set[asyncio.Task[None]] = set()
-        self._reset = asyncio.Lock()
+        sizes = [f"--block-size={options.block_size}", f"--num-gpu-blocks-override={options.blocks}"]
+        environment = {**os.environ, "DYN_SYSTEM_PORT": str(options.system_port)}
+        mocker = [str(HERE / "dynamo_mocker.py"), str(options.folder), f"--model-name={options.model}", *sizes, *mocker_options]
+        frontend = ["-m", "dynamo.frontend", f"--http-host={HOST}", f"--http-port={options.frontend_port}", "--router-mode=round-robin"]
+        self._commands = {"mocker": (mocker, environment), "frontend": (frontend, dict(os.environ))}
+        self._running: list[Process] = []
+        self._watchers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        await self._start("mocker", self._mocker, self._mocker_env)
-        await self._start("frontend", [*self._frontend, "--router-mode=round-robin"], {})
-
-    async def _start(self, name: str, words: list[str], env: Mapping[str, str]) -> None:
-        self._running[name] = process = await asyncio.create_subprocess_exec(sys.executable, *words, env={**os.environ, **env})
-        watcher = asyncio.create_task(self._watch(name, process))
-        self._watchers.add(watcher)
-        watcher.add_done_callback(self._watchers.discard)
+        for name, (words, environment) in self._commands.items():
+            process = await asyncio.create_subprocess_exec(sys.executable, *words, env=environment)
+            self._running.append(process)
+            self._watchers.append(asyncio.create_task(self._watch(name, process)))
 
     async def _watch(self, name: str, process: Process) -> None:
         code = await process.wait()
-        if self._running.get(name) is process and not self.ended.done():
+        if not self.ended.done():
             self.ended.set_result(f"the {name} has ended by itself (exit code {code})")
 
-    async def stop(self, *names: str) -> None:
-        """Ends processes, and waits until they have ended."""
-        ending = [process for name in names if (process := self._running.pop(name, None))]
-        for process in ending:
+    async def stop(self) -> None:
+        """Ends both processes, and waits until they have ended."""
+        for process in self._running:
             with suppress(ProcessLookupError):
                 process.terminate()
-        for process in ending:
-            await process.wait()
+        await asyncio.gather(*self._watchers)
 
     async def get(self, url: str) -> str:
         """Returns the text at a URL, or an empty text if the server does not answer 200."""
@@ -111,24 +107,13 @@ class Engine:
         listed = f'"id":"{self.model}"' in await self.get(f"{self.frontend}/v1/models")
         return listed and '"ready":true' in await self.get(f"{self.frontend}/v1/models/{self.model}/ready")
 
-    async def empty_cache(self) -> None:
-        """Starts the mocker again. Raises TimeoutError if it is not ready in time."""
-        async with self._reset, asyncio.timeout(BOOT):
-            await self.stop("mocker")
-            await self._until_ready(ready=False)  # The frontend may still list the mocker that has ended.
-            await self._start("mocker", self._mocker, self._mocker_env)
-            await self._until_ready(ready=True)
-
-    async def _until_ready(self, *, ready: bool) -> None:
-        while await self.is_ready() is not ready:  # noqa: ASYNC110  # the frontend has no event for this
-            await asyncio.sleep(PAUSE)
-
 
 class Shim:
     """The HTTP server of an engine. Its paths and formats are those of vLLM and SGLang."""
 
     def __init__(self, name: str, engine: Engine, words: Tokenizer) -> None:
         self._named, self._engine, self._words = b'"worker_id":' + json.dumps(name).encode(), engine, words
+        self._resets = 0  # number of times that the cache was emptied
         self._unknown: set[str] = set()  # fields of requests that the frontend has named as unknown
         self._longest = min(int(str(CONFIG["max_position_embeddings"])), engine.tokens)
 
@@ -156,6 +141,7 @@ class Shim:
         body = await _json(request)
         nvext = body.get("nvext") or {}
         known = {name: value for name, value in body.items() if name not in self._unknown}
+        known |= self._begun(body)
         known["nvext"] = {**nvext, "extra_fields": [*{*nvext.get("extra_fields", ()), "worker_id"}]}
         try:
             async with self._engine.http.post(f"{self._engine.frontend}{request.path}", json=known) as answer:
@@ -187,6 +173,19 @@ class Shim:
         await out.write_eof(rest)
         return out
 
+    @property
+    def _beginning(self) -> str:
+        """The text before all prompts: another token of the vocabulary after each reset."""
+        text: str = self._words.decode([FIRST_WORD + self._resets % WORDS])
+        return text if self._resets else ""
+
+    def _begun(self, body: Json) -> Json:
+        """Returns the fields of a request that put `_beginning` before its prompt."""
+        if "messages" not in body:
+            return {"prompt": f"{self._beginning}{body.get('prompt', '')}"}
+        given = body.get("chat_template_kwargs") or {}
+        return {"chat_template_kwargs": {**given, "beginning": self._beginning}} if self._resets else {}
+
     def _tokens(self, body: Json) -> list[int]:
         """Returns the tokens of a request's prompt, as the frontend writes it with the template of `tiny_tokenizer`."""
         if "messages" in body:
@@ -196,7 +195,7 @@ class Shim:
             text = "\n".join(json.dumps(each, ensure_ascii=False) for each in (described, body["messages"]))
         else:
             text = str(body.get("prompt", ""))
-        ids: list[int] = self._words.encode(text).ids
+        ids: list[int] = self._words.encode(f"{self._beginning}{text}").ids
         return ids
 
     async def _render(self, request: web.Request) -> web.Response:
@@ -209,10 +208,7 @@ class Shim:
         return web.json_response({"count": len(tokens), "max_model_len": self._longest, "tokens": tokens, "token_strs": None})
 
     async def _reset(self, _: web.Request) -> web.Response:
-        try:
-            await self._engine.empty_cache()
-        except TimeoutError:
-            return web.json_response({"error": {"message": f"the mocker did not start in {BOOT:g} s", "code": 500}}, status=500)
+        self._resets += 1
         return web.Response()
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -321,7 +317,7 @@ async def main() -> str:
         except asyncio.CancelledError:
             return ""
         finally:
-            await engine.stop("mocker", "frontend")
+            await engine.stop()
             await runner.cleanup()
 
 
