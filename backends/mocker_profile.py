@@ -1,7 +1,7 @@
 """Profiles of engines' speed: `python mocker_profile.py NAME` prints the one in profiles/NAME.yaml as vllm-router takes it.
 
 A profile has seven numbers, named as in `--program-scheduling-config-json` of vllm-router. Their units are seconds and thousands of
-tokens. `write` turns them into the tables that Dynamo's mocker reads (`--planner-profile-data`):
+tokens. `write` turns them into the tables that Dynamo's mocker reads (`--planner-profile-data`), and into a JSON file for vllm-router:
 
 - A prefill of t thousand uncached tokens takes intercept + linear * t + quadratic * t².
 - A decoding step takes fixed + batch * (number of requests) + context * (sum of the tokens of their contexts).
@@ -12,11 +12,10 @@ The mocker has no place for `decode_throughput_alpha`, because it simulates step
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import mkstemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -72,18 +71,19 @@ def tables(profile: Profile) -> dict[str, Any]:
 
 
 def write(name: str, folder: Path) -> Path:
-    """Writes the tables of a profile to a file in a folder and returns its path.
+    """Writes the tables of a profile to NAME.npz in a folder, and its numbers to NAME.json. Returns the path of the tables.
 
-    The file appears with all its content at once, because engines that start at the same time share it.
+    A file appears with all its content at once, because engines that start at the same time share it.
     """
-    arrays = tables(load(name))
+    profile, stem = load(name), Path(name).stem
+    tables_file, numbers_file = folder / f"{stem}.npz", folder / f"{stem}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{Path(name).stem}.npz"
-    descriptor, unfinished = mkstemp(dir=folder, suffix=".npz")
-    os.close(descriptor)
-    np.savez(unfinished, **arrays)
-    Path(unfinished).rename(file)
-    return file
+    with TemporaryDirectory(dir=folder) as unfinished:
+        np.savez(Path(unfinished, tables_file.name), **tables(profile))
+        Path(unfinished, numbers_file.name).write_text(json.dumps(profile))
+        for file in (tables_file, numbers_file):
+            Path(unfinished, file.name).replace(file)
+    return tables_file
 
 
 if __name__ == "__main__":

@@ -190,13 +190,26 @@ def test_cache_aware_needs_tokens(tmp_path: Path) -> None:
     assert 1 == len(engines)
 
 
+def test_program_scheduling(tmp_path: Path) -> None:
+    """vllm-router gets all seven numbers of the engines' profile, reads the load of the engines, and keeps each program on one of them."""
+    with booted("vllm-router-program-mocker", tmp_path, FAST) as stack:
+        engines = conversations(stack)
+        diagnostics = json.loads(stack.get("/scheduling/diagnostics"))
+        log = stack.log("router")
+
+    sources = {rank["capacity_accounting_source"] for rank in diagnostics["ranks"] if rank["programs"]}
+    assert {1} == {len(set(names)) for names in engines.values()}
+    assert {"backend_observation"} == sources
+    assert {262_144} == {rank["configured_token_capacity"] for rank in diagnostics["ranks"]}
+    assert "program_scheduling_reference_calibration" not in log  # a warning about numbers that are not set
+
+
 def test_arms(tmp_path: Path) -> None:
-    """Policies of one router are arms of a session. The report knows the prefix cache of the engines, which a cold block empties."""
+    """Policies of one router are arms of a session, whose blocks begin with empty caches. Answers name the engines that counted them."""
     arms = ["--agentbench-ab=set:backend.settings.policy=round_robin|sticky_least_loaded", "--agentbench-cache=cold"]
     said = run("vllm-router-mocker", tmp_path, "--agentbench-limit", "4", "--agentbench-set", "backend.settings.speedup=100", *arms)
-    rollouts = [json.loads(line) for line in (tmp_path / "latest" / "rollouts.jsonl").read_text().splitlines()]
-    engines = {call["server"]["worker_id"] for rollout in rollouts for call in rollout["calls"]}
 
-    assert {"limit"} == {rollout["status"] for rollout in rollouts}  # the mocker writes until its limit
-    assert engines <= {f"engine-{replica}" for replica in range(4)}
-    assert said
+    counted = [{f"engine-{each['replica']}": each["calls"] for each in arm["engines"] if each["calls"]} for arm in said["engines"]]
+    assert [4, 4] == [sum(arm.values()) for arm in counted] == [arm["tap_calls"] for arm in said["engines"]]
+    assert [arm["named"] for arm in said["engines"]] == counted
+    assert [4] * 4 == [len(block["reset"]) for block in said["cache"]["blocks"]]
