@@ -190,6 +190,17 @@ class LLMCall:
         return not self.endpoint and self.role != JUDGE
 
     @property
+    def engine(self) -> str | None:
+        """The name of the engine that answered, from `worker_id` in the server's data. None if the answer names none.
+
+        Dynamo names a worker for each part of the work; the one that made the output (`decode_worker_id`) counts.
+        """
+        worker = (self.server or {}).get("worker_id")
+        if isinstance(worker, dict):
+            worker = worker.get("decode_worker_id")
+        return None if worker is None else str(worker)
+
+    @property
     def begun_ns(self) -> int:
         """When the agent made the call, or when the tap received the request if that is unknown. Monotonic nanoseconds."""
         return self.received_ns if self.called_ns is None else self.called_ns
