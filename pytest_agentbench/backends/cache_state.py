@@ -40,7 +40,10 @@ class CacheBlock:
 
 @dataclass(frozen=True)
 class Reset:
-    """The result of `reset`: which servers emptied their prefix cache, and why others did not."""
+    """The result of `reset`: which servers emptied their prefix cache, and why others did not.
+
+    The record of earlier prompts that a router may keep, to choose an engine, is a part of the cache.
+    """
 
     done: tuple[str, ...] = ()  # URLs that emptied a cache
     why_not: str = ""  # why a part of the cache was not emptied; empty: all of it was
@@ -59,6 +62,8 @@ def reset(endpoint: Endpoint, sources: Sources) -> Reset:
         if not done_by:
             return Reset(tuple(done), f"{url} answers neither {' nor '.join(OF_ENGINES)}, and its endpoint does not answer {OF_FRONTENDS}")
         done.append(done_by)
+    if (router := root(endpoint.url)) not in engines:
+        return Reset(tuple(done), f"{router} is a router before the engines, and no request empties its own record of earlier prompts")
     return Reset(tuple(done))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_agentbench.backends.session_probe import SessionProbe
 from pytest_agentbench.backends.telemetry.engine_calls import EngineCalls
 from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
 from pytest_agentbench.backends.telemetry.engine_use import EngineUse
@@ -361,3 +362,13 @@ def _too_short(looks: int, every_s: float) -> str:
 
 def _load(load: Gauge) -> str:
     return "unknown" if load.max is None else f"{number(load.mean)} mean {load.max:.0f} peak"
+
+
+def sessions_at_boot(probes: Mapping[str, SessionProbe]) -> str:
+    """Returns how many test sessions stayed on one engine when the backend of each arm booted. Without arms, the only arm is empty.
+
+    With arms: `stayed on one engine: kv 6 of 6, random 0 of 6`.
+    """
+    if "" in probes:
+        return probes[""].text()
+    return f"stayed on one engine: {', '.join(f'{arm} {probe.short_text()}' for arm, probe in probes.items())}"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
+from pytest_agentbench.backends.labels_spec import LabelsSpec
 from pytest_agentbench.backends.spec import SessionTerms, find_backend, load_backend
-from pytest_agentbench.backends.stack.spec import LabelsSpec
 from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_system import shipped
@@ -170,7 +170,7 @@ def test_each_kind_has_its_backend() -> None:
         ({"url": "ftp://u:password-0815@x"}, "url: must start with http:// or https://, not 'ftp://x'"),
         ({"metrics": "http://u:password-0815@x"}, "metrics: must not contain a user or password"),
         ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: must be greater than 0, not 0"),
-        ({"labels": "dynamic"}, "labels.kind: must be 'none', 'thunderagent' or 'dynamo', not 'dynamic'"),
+        ({"labels": "dynamic"}, "labels.kind: must be 'none', 'thunderagent', 'dynamo' or 'session', not 'dynamic'"),
     ],
 )
 def test_faulty_urls(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:

@@ -267,11 +267,6 @@ class DialectReader(AnswerReader, ABC):
     def chat_reply(reply: Json) -> list[Json]:
         """Returns the messages of an answer without streaming in the form of Chat Completions: usually one, none for an error."""
 
-    @staticmethod
-    @abstractmethod
-    def hint_fields() -> Collection[str]:
-        """Returns the names of the request fields that may tell a router about the rollout. Servers of some APIs reject unknown fields."""
-
     @abstractmethod
     def _merge(self, data: Json) -> tuple[str, int | None]:
         """Merges one event. Returns the kind of its chunk and the output tokens so far. Raises Fault, or ValueError for bad JSON."""
