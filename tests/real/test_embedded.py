@@ -60,7 +60,7 @@ def test_scripted_answers(tmp_path: Path) -> None:
     """The scripted policy of the engine can be chosen by settings alone."""
     script = tmp_path / "answers.script.yaml"
     script.write_text("- match: {contains: Rome}\n  text: It is sunny there.\n- text: I do not know.\n")
-    changes = [("settings.policy", "script"), ("settings.script", str(script)), ("ready.tools", "none")]
+    changes = [("settings.answers", "script"), ("settings.script", str(script)), ("ready.tools", "none")]
     with booted("dynamo-embedded", tmp_path, changes) as stack:
         answer = stack.chat("What about Rome?", max_tokens=100)
 

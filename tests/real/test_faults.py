@@ -33,10 +33,10 @@ ENVIRONMENTS = environments_folder()  # read here, because the sessions of tests
 #: The mocker writes until its limit, so every answer is truncated.
 SAYS_MUCH = "def test_it(rollout): assert rollout.status == 'limit'\n"
 
-#: Answers take about two seconds, and both workers get requests.
+#: Answers take about two seconds, and all workers get requests.
 MOCKER = (
     "--agentbench-backend=dynamo-mocker",
-    *(f"--agentbench-set=backend.settings.{each}" for each in ("speedup=1", "router_mode=round-robin")),
+    *(f"--agentbench-set=backend.settings.{each}" for each in ("speedup=1", "policy=round-robin")),
 )
 
 
@@ -79,7 +79,7 @@ def kill(stacks: Path, program: str) -> None:
 
 @pytest.mark.parametrize("migration", [0, 3])
 def test_a_worker_is_killed(session: Session, stacks: Path, migration: int) -> None:
-    """With migration, calls continue on the other worker.
+    """With migration, calls continue on another worker.
 
     Without it, they fail with Dynamo's own error, and their rollouts are repeated.
     """
@@ -141,13 +141,13 @@ def test_an_xdist_worker_is_killed(session: Session, stacks: Path) -> None:
 
 def test_an_engine_that_never_gets_ready(session: Session, stacks: Path) -> None:
     """If a worker is missing, the message has the numbers of workers as Dynamo counts them."""
-    changes = ("ready.workers.aggregated=3", "ready.timeout=20")
+    changes = ("ready.workers.aggregated=5", "ready.timeout=20")
     background = session(*(f"--agentbench-set=backend.{change}" for change in changes), finished=0, scenarios=2)
 
     assert 6 == background.ended(120)
     assert [] == left(stacks)
     assert "not ready in time, check `workers` failed: " in background.output
-    assert "workers: 2 of 3 aggregated" in background.output
+    assert "workers: 4 of 5 aggregated" in background.output
 
 
 def test_a_full_disk_during_the_boot(session: Session, stacks: Path, small_disk: Path) -> None:
