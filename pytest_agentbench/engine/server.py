@@ -87,7 +87,8 @@ class Engine:
         application.router.add_get("/v1/models", self._models)
         application.router.add_post("/v1/chat/completions", self._chat)
         application.router.add_post("/v1/embeddings", self._embeddings)
-        application.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
+        for path in ("/reset_prefix_cache", "/flush_cache"):  # of vLLM and of SGLang
+            application.router.add_post(path, self._reset_prefix_cache)
         longest = self._longest or self._blocks.capacity * self._blocks.size
         RouterRoutes(self._model, longest, self._blocks.capacity, self._blocks.size, self._load).add_to(application.router)
         return application
@@ -121,7 +122,7 @@ class Engine:
         return json_response(embeddings_body(await http.read(), self._model))
 
     async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
-        """Empties the prefix cache. vLLM has this route in development mode only."""
+        """Empties the prefix cache. vLLM has such a route in development mode only."""
         self._blocks.clear()
         return web.Response()
 

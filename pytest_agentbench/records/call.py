@@ -181,7 +181,7 @@ class LLMCall:
     held_ns: Nanoseconds = 0  # nanoseconds that a rate limit delayed the request, between `received_ns` and `sent_ns`
     repeats: int = 0  # idle connections that the backend had closed when the request was to be sent; it was sent once
     response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
-    server: Json | None = None  # data of the server: `worker_id` and `timing` of Dynamo, or `timing` of ThunderAgent; None if it sends none
+    server: Json | None = None  # `worker_id` of Dynamo or the built-in engine, `timing` of Dynamo or ThunderAgent; None if none is sent
     kept: KeptCall | None = None  # [request and reply](conversations.md); None if the session does not keep those of this call
 
     @property

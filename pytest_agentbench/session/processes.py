@@ -271,8 +271,7 @@ class Services:
                 self.images.make(self.images.needed)
 
     def _start_backend(self) -> None:
-        logs = self.directory / "backend"
-        logs.mkdir(exist_ok=True)
+        (logs := self.directory / "backend").mkdir(exist_ok=True)
         try:
             if self.backend.waits:
                 self.recorder.backend_needed.wait()  # A stack removes leftovers of other sessions itself before it boots.
@@ -322,7 +321,8 @@ class Services:
         """Prepares an arm (a setting under comparison) for a block of its rollouts, and tells the pool whether they can start."""
         assert self.arm_switcher is not None and self.endpoint is not None
         with self._switching:
-            answer: protocol.Turn | protocol.NoTurn
+            if self.sampler is not None and self.arm_switcher.stops_an_arm(arm):
+                self.sampler.stop()  # Its last samples have all calls of the arm that ends now.
             try:
                 answer, swapped = self.arm_switcher.begin(self.endpoint, arm, rollouts)
             except Exception as error:  # A backend may come from a hook.

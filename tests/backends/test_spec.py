@@ -116,7 +116,7 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
         ({"kind": "url", "url": "http://x", "port": 5}, f"unknown key 'port'; known keys: {BACKEND_KEYS}, url, api_key_env, ca_file"),
         (
             {"kind": "embedded", "prot": 5},
-            f"unknown key 'prot' (did you mean 'port'?); known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms, jitter",
+            f"unknown key 'prot' (did you mean 'port'?); known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms",
         ),
         ({"kind": "embedded", "port": 70000}, "port: must be less than or equal to 65535, not 70000"),
         ({"kind": "embedded", "max_concurrency": 0}, "max_concurrency: must be greater than or equal to 1, not 0"),

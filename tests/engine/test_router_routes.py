@@ -115,3 +115,17 @@ def test_says_its_load(serve: Callable[..., str]) -> None:
     assert {"dp_rank": 0, "num_reqs": 2, "num_waiting_reqs": 1, "num_tokens": busy["num_used_tokens"]} == older
     assert 0 < busy["num_used_tokens"] == busy["token_usage"] * 1600
     assert [0, 0, 0] == [idle["num_running_reqs"], idle["num_waiting_reqs"], idle["num_used_tokens"]]
+
+
+@pytest.mark.parametrize("path", ["reset_prefix_cache", "flush_cache"])
+def test_the_cache_can_be_emptied(serve: Callable[..., str], ask: Ask, path: str) -> None:
+    """The prefix cache is emptied by vLLM's path and by that of SGLang, which routers send to all engines."""
+    url = serve()
+    before = [_cached(ask(url, messages=QUESTION * 10)) for _ in range(2)]
+    httpx.post(f"{url}/{path}").raise_for_status()
+
+    assert before[0] == _cached(ask(url, messages=QUESTION * 10)) == 0 < before[1]
+
+
+def _cached(response: httpx.Response) -> int:
+    return int(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"])

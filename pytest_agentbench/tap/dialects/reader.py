@@ -324,7 +324,7 @@ def id_of(answer: Json) -> str | None:
 def server_report(answer: Json) -> Json | None:
     """Returns the fields that Dynamo adds to `nvext` of an answer (the worker and its timing), or None without them.
 
-    They are complete in the last chunk of a stream and in an answer without streaming.
+    They are complete in the last chunk of a stream and in an answer without streaming. The built-in engine names itself there, too.
     """
     nvext = answer.get("nvext")
     report = {name: nvext[name] for name in EXTRA_FIELDS if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
