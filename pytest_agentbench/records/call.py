@@ -147,6 +147,16 @@ class KeptCall:
     missing: str = ""  # why nothing was kept: `limit` if the tap had reached its limit; empty otherwise
 
 
+def engine_name(worker: object) -> str | None:
+    """Returns the name of an engine from the `worker_id` of an answer, or None if it has none.
+
+    Dynamo names a worker for each part of the work; the one that made the output (`decode_worker_id`) counts.
+    """
+    if isinstance(worker, dict):
+        worker = worker.get("decode_worker_id")
+    return None if worker is None else str(worker)
+
+
 @dataclass(frozen=True)
 class LLMCall:
     """One LLM request of a rollout, recorded by the tap (a proxy before the backend).
@@ -188,6 +198,11 @@ class LLMCall:
     def measured(self) -> bool:
         """Whether the timings of a run include the call: it went to the backend under test, and not on behalf of a judge."""
         return not self.endpoint and self.role != JUDGE
+
+    @property
+    def engine(self) -> str | None:
+        """The name of the engine that answered. None if the answer names none."""
+        return engine_name((self.server or {}).get("worker_id"))
 
     @property
     def begun_ns(self) -> int:

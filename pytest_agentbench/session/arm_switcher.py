@@ -55,6 +55,10 @@ class ArmSwitcher:
         self.blocks.append(block)
         return Turn(endpoint, block.salt), swapped
 
+    def stops_an_arm(self, arm: str) -> bool:
+        """Returns whether `begin` would stop the backend of another arm, because the arms run in sequence."""
+        return self.backend.in_sequence and bool(self.blocks) and self.blocks[-1].arm != arm
+
     def measure(self, primed: int | None) -> None:
         """Starts to measure cache hits and duration of the block.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,10 +24,13 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
-def routed(project: Project, policy: str, rules: Sequence[Json] = FIND_THEN_ANSWER) -> None:
+def routed(project: Project, policy: str, rules: Sequence[Json] = FIND_THEN_ANSWER, *, port: int | None = None) -> None:
     """Writes a backend with the name of the policy: three engines behind a router with it."""
     project.write(f"{policy}.script.json", json.dumps(list(rules)))
-    project.write(f"backends/{policy}.yaml", json.dumps(routed_stack(policy, project.root / f"{policy}.script.json")))
+    stack = routed_stack(policy, project.root / f"{policy}.script.json")
+    if port is not None:
+        stack["services"]["router"]["port"] = port
+    project.write(f"backends/{policy}.yaml", json.dumps(stack))
 
 
 def first_page(result: pytest.RunResult) -> str:
@@ -117,3 +121,41 @@ def test_arms(project: Project) -> None:
     assert [(6, 6, 6)] * 2 == [(use["sessions"], use["traced"], use["stayed"]) for use in run["engines"]]
     assert ([], 1) == (sticky["warnings"], len(first["warnings"]))
     assert "arm first: all 6 sessions went to one of 3 engines" in first_page(result)
+
+
+def test_arms_in_sequence(project: Project) -> None:
+    """If the arms need the same port, one is stopped before the next one boots. All calls of both are counted nevertheless."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    for policy in ("sticky", "round-robin"):
+        routed(project, policy, port=port)
+    project.suite(scenarios=6, test=PASSES)
+    project.run("scenarios/shop", "--agentbench-ab=sticky,turns=round-robin").assert_outcomes(passed=12)
+    run = project.run_json
+
+    assert "in sequence" == run["ab"]["order"]
+    assert {"sticky": 12, "turns": 12} == {use["arm"]: sum(calls_of(use).values()) for use in run["engines"]}
+    assert [[], []] == [use["warnings"] for use in run["engines"]]
+
+
+#: Starts an engine with the script $0, which its next start finds replaced by $1.
+ONCE = 'cp "$0" "$0.now" && cp "$1" "$0" && shift && exec "$@"'
+
+
+def test_an_engine_that_is_restarted(project: Project) -> None:
+    """If an engine dies and is started again, it is marked, its counts before that are kept, and nothing is compared."""
+    dies = [{"match": {"contains": "shop-3", "turn": 1}, "exit": True}, *FIND_THEN_ANSWER]
+    first, good = project.write("dies.json", json.dumps(dies)), project.write("good.json", json.dumps(FIND_THEN_ANSWER))
+    stack = routed_stack("first", Path(f"{first}.now"), engines=1)
+    engine = stack["services"]["engine"]
+    engine |= {"run": ["sh", "-c", ONCE, str(first), str(good), *engine["run"]], "restart": 1}
+    project.write("backends/first.yaml", json.dumps(stack))
+    project.suite(scenarios=6, test=PASSES)
+    project.run("scenarios/shop", "--agentbench-backend=first", "--agentbench-concurrency=1").assert_outcomes(passed=6)
+    (use,) = project.run_json["engines"]
+    (counts,) = use["engines"]
+
+    assert (True, []) == (counts["restarted"], use["warnings"])
+    # 7 calls before the death, of which the last look may have missed some, and 6 after it.
+    assert 6 <= counts["calls"] <= 13

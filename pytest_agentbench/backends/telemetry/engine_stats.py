@@ -74,7 +74,9 @@ COUNTERS = frozenset(
     )
     if name
 )
-NAMES = GAUGES | COUNTERS
+#: Metrics with the time at which a process was started. A counter alone does not show a restart if it has grown again since then.
+STARTED = frozenset({"process_start_time_seconds", "vllm:request_success_created"})
+NAMES = GAUGES | COUNTERS | STARTED
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,9 @@ class SampleTally:
     """The sums over the samples of a run. Samples must be added in the order in which they were taken, followed by `end`.
 
     - Counters: increases are counted from the first sample of a replica on. A series that appears later started at 0. A series that fell or
-      disappeared starts at 0 again, because its process was restarted. If a stack was booted again, its samples begin with round 0 again,
-      and what it counted before that, such as calls of readiness checks, does not count.
+      disappeared starts at 0 again, because its process was restarted. If the start of the process has changed, all of its series do.
+    - If a stack was booted again, its samples begin with round 0 again. Its counters before that, such as those of readiness checks, do
+      not count.
     - Gauges: their values at the end of each round of samples count, if calls were in progress then (`span`). A gauge that is not a finite
       number has no value until it is one again.
     """
@@ -175,6 +178,7 @@ class SampleTally:
     gpus: defaultdict[str, list[GpuSample]] = field(default_factory=lambda: defaultdict(list))
     _last: dict[Series, float] = field(default_factory=dict)  # counters
     _now: dict[Series, float] = field(default_factory=dict)  # gauges
+    _starts: dict[Series, float] = field(default_factory=dict)  # starts of processes
     _failing: set[SampleSource] = field(default_factory=set)
     _round: tuple[int, int] | None = None  # current round, and the time of its latest sample
 
@@ -231,6 +235,7 @@ class SampleTally:
     def _begin_again(self, source: SampleSource) -> None:
         """Forgets the counters of a replica, because its next sample is the first one after the stack was booted again."""
         self._last = {series: value for series, value in self._last.items() if series.source != source}
+        self._starts = {series: value for series, value in self._starts.items() if series.source != source}
         if source in self._failing:  # Its process died before it could be sampled for the last time.
             self.restarted.add(source)
         self.known.discard(source)
@@ -247,7 +252,7 @@ class SampleTally:
             self._now.pop(series, None)
         known = (self._last.keys() | self._now.keys()) - sample.unknown if sample.first else set()
         removed = sample.gone | {series for series in known if series.source == sample.source and series not in sample.values}
-        fallen = False
+        fallen = self._is_restarted(sample)
         for series in removed:
             self._now.pop(series, None)
             if self._last.get(series):
@@ -256,6 +261,9 @@ class SampleTally:
             if series.name in GAUGES:
                 self._now[series] = value
                 continue
+            if series.name in STARTED:
+                self._starts[series] = value
+                continue
             before = self._last.get(series, 0.0 if sample.source in self.known else value)
             fallen |= value < before
             self.increases[series] += value - before if value >= before else value
@@ -263,6 +271,13 @@ class SampleTally:
         self.resets += fallen
         if fallen:
             self.restarted.add(sample.source)
+
+    def _is_restarted(self, sample: Sample) -> bool:
+        """Returns whether the start of a process has changed. If so, all of its counters start at 0 again."""
+        if all(self._starts.get(series, value) == value for series, value in sample.values.items() if series.name in STARTED):
+            return False
+        self._last |= {series: 0.0 for series in self._last if series.source == sample.source}
+        return True
 
     def _gauges(self, names: Sequence[str]) -> list[float]:
         return [value for series, value in self._now.items() if series.name in names and series.source not in self._failing]
