@@ -27,6 +27,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ HERE, HOST = Path(__file__).parent, "127.0.0.1"
 
 FIRST_WORD, WORDS = 1000, 4000  # ids of tokens that are words or parts of words
 
-NO_DESCRIPTION = {"description": ""}  # what the frontend adds to a tool without a description
+KNOWN_PIECES = 2000  # pieces of prompts whose tokens are kept
 
 #: vLLM's counters -> the metrics of Dynamo's frontend from which their values come.
 COUNTERS = {
@@ -113,6 +114,7 @@ class Shim:
 
     def __init__(self, name: str, engine: Engine, words: Tokenizer) -> None:
         self._named, self._engine, self._words = b'"worker_id":' + json.dumps(name).encode(), engine, words
+        self._encoded = lru_cache(KNOWN_PIECES)(lambda text: tuple(words.encode(text).ids))  # text -> tokens
         self._resets = 0  # number of times that the cache was emptied
         self._unknown: set[str] = set()  # fields of requests that the frontend has named as unknown
         self._longest = min(int(str(CONFIG["max_position_embeddings"])), engine.tokens)
@@ -187,16 +189,20 @@ class Shim:
         return {"chat_template_kwargs": {**given, "beginning": self._beginning}} if self._resets else {}
 
     def _tokens(self, body: Json) -> list[int]:
-        """Returns the tokens of a request's prompt, as the frontend writes it with the template of `tiny_tokenizer`."""
-        if "messages" in body:
-            described = [
-                {**tool, "function": {**tool["function"], **NO_DESCRIPTION, **tool["function"]}} for tool in body.get("tools") or ()
-            ]
-            text = "\n".join(json.dumps(each, ensure_ascii=False) for each in (described, body["messages"]))
-        else:
-            text = str(body.get("prompt", ""))
-        ids: list[int] = self._words.encode(f"{self._beginning}{text}").ids
-        return ids
+        """Returns the tokens of a request's prompt, as the frontend writes it with the template of `tiny_tokenizer`.
+
+        The frontend changes tool calls and contents in parts before that, so prompts with them may differ by some tokens. The prompt is
+        encoded in pieces that end where the tokenizer splits texts anyway. Known pieces are not encoded again, because a router may ask
+        every engine for the tokens of every call.
+        """
+        if "messages" not in body:
+            return [*self._encoded(f"{self._beginning}{body.get('prompt', '')}")]
+        described = [{**tool, "function": _described(tool["function"])} for tool in body.get("tools") or ()]
+        tools, *messages = (json.dumps(each, ensure_ascii=False) for each in (described, *body["messages"]))
+        pieces = [f"{self._beginning}{tools}", "\n", *(f" {message}," for message in messages)]
+        pieces[2] = f"[{pieces[2][1:]}"
+        pieces[-1] = f"{pieces[-1][:-1]}]"
+        return [token for piece in pieces for token in self._encoded(piece)]
 
     async def _render(self, request: web.Request) -> web.Response:
         body = await _json(request)
@@ -269,6 +275,12 @@ def _unknown_fields(answer: bytes) -> set[str]:
     """Returns the fields that the frontend names as unknown in its answer to a request."""
     found = UNKNOWN.search(answer.decode(errors="replace"))
     return set(re.findall(r"`([^`]+)`", found[1])) if found else set()
+
+
+def _described(function: Json) -> Json:
+    """Returns a tool's function with its keys in the order of the frontend, which also adds an empty description if there is none."""
+    first = {key: function[key] for key in ("name", "description") if key in function}
+    return {**first, **function, "description": function.get("description", "")}
 
 
 def _total(page: str, series: str) -> float:

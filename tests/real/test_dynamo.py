@@ -115,6 +115,24 @@ def test_unknown_policy(tmp_path: Path) -> None:
         pass
 
 
+ARMS = ("round-robin", "kv-soft", "two-tier", "thunderagent")
+
+
+def test_policies_as_arms(tmp_path: Path) -> None:
+    """On synthetic sessions, the workers of each arm count as many calls as the tap. Sessions stay where the policy says so."""
+    options = ("dataset.options.sessions=6", "dataset.options.calls=[3,4]", "dataset.options.think_s=0", "backend.settings.speedup=100")
+    arms = f"--agentbench-ab=set:backend.settings.policy={'|'.join(ARMS)}"
+    said = run("dynamo-mocker", tmp_path, arms, *(f"--agentbench-set={option}" for option in options), suite="sessions")
+    uses = {use["arm"]: use for use in said["engines"]}
+
+    assert [arm.replace("-", "_") for arm in ARMS] == [*uses]
+    assert [4] * 4 == [len(use["engines"]) for use in uses.values()]
+    assert [use["tap_calls"] for use in uses.values()] == [sum(engine["calls"] for engine in use["engines"]) for use in uses.values()]
+    assert {0} == {use["uncertain_calls"] for use in uses.values()}
+    assert [6] * 3 == [uses[arm]["stayed"] for arm in ("kv_soft", "two_tier", "thunderagent")]
+    assert 6 > uses["round_robin"]["stayed"]
+
+
 def test_calls_with_tools(tmp_path: Path) -> None:
     """Answers to requests with tools name the worker and its times. Dynamo's trace shows which rollouts arrived."""
     said = run("dynamo-embedded", tmp_path, "--agentbench-limit", "5", "--agentbench-set", "backend.settings.ttft_ms=0")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +63,26 @@ def test_facts(engine: Booted) -> None:
     assert 0 == json.loads(engine.get("/loads"))["loads"][0]["num_total_reqs"]
 
 
-def test_tokens_of_a_prompt(engine: Booted) -> None:
-    """The tokens of a prompt are those that the frontend counts. Prompts that begin alike have a common beginning of tokens."""
-    tool = {"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {}}}}
-    texts = [f"{WORDS}it's <b> & é", f"{WORDS}no"]
-    rendered = [json.load(post(engine, "/v1/chat/completions/render", chat(text, tools=[tool])))["token_ids"] for text in texts]
-    with post(engine, "/v1/chat/completions", chat(texts[0], tools=[tool])) as answer:
-        counted = json.load(answer)["usage"]["prompt_tokens"]
-    tokenised = json.load(post(engine, "/tokenize", chat(texts[0], tools=[tool])))
+TOOL: Json = {"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {}}}}
+TURNS_OF_A_CHAT = [
+    {"role": "system", "content": "Be brief. "},
+    {"role": "user", "content": f"{WORDS}it's <b> & é"},
+    {"role": "assistant", "content": "It is \n so."},
+    {"role": "user", "content": "Why? "},
+]
 
-    assert [counted, counted] == [len(rendered[0]), tokenised["count"]]
-    assert rendered[0][:200] == rendered[1][:200] != rendered[1][200:400]
+
+@pytest.mark.parametrize("tools", [[], [TOOL], [TOOL, {"type": "function", "function": {**TOOL["function"], "description": "Finds {x}."}}]])
+def test_tokens_of_a_prompt(engine: Booted, tools: list[Json]) -> None:
+    """The tokens of a prompt are those that the frontend counts. Each call of a conversation has the tokens of the one before."""
+    chats = [chat("", messages=TURNS_OF_A_CHAT[:turns], tools=tools or None) for turns in (1, 2, 4)]
+    rendered = [json.load(post(engine, "/v1/chat/completions/render", each))["token_ids"] for each in chats]
+    tokenised = [json.load(post(engine, "/tokenize", each))["count"] for each in chats]
+    counted = [json.load(post(engine, "/v1/chat/completions", each))["usage"]["prompt_tokens"] for each in chats]
+
+    assert counted == [*map(len, rendered)] == tokenised
+    assert rendered[0][:-2] == rendered[1][: len(rendered[0]) - 2]
+    assert rendered[1][:-2] == rendered[2][: len(rendered[1]) - 2]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -88,14 +99,25 @@ def test_unknown_fields_are_ignored(engine: Booted, stream: bool) -> None:
 
 
 def test_a_stream_is_not_held_back(engine: Booted) -> None:
-    """The first event arrives while the mocker is at work on the answer. The mocker stops if the client leaves."""
+    """The first event arrives while the mocker is at work on the answer."""
     with post(engine, "/v1/chat/completions", chat("Hello", stream=True, max_tokens=100_000)) as answer:
         first = answer.readline()
         at_work = [load(engine)]
-    wait_for(lambda: not load(engine), "the mocker to stop")
 
     assert b'"content":' in first
     assert [1] == at_work
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_clients_that_leave(engine: Booted, stream: bool) -> None:
+    """The mocker stops if the client leaves, even before the first byte of the answer."""
+    connection = http.client.HTTPConnection(engine.url.removeprefix("http://").removesuffix("/v1"), timeout=ANSWER)
+    body = json.dumps(chat("Hello", stream=stream, max_tokens=100_000))
+    connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    wait_for(lambda: load(engine), "the mocker to begin")
+    connection.close()
+
+    wait_for(lambda: not load(engine), "the mocker to stop")
 
 
 def load(engine: Booted) -> int:
@@ -135,18 +157,29 @@ SESSIONS, TURNS = 8, 3
 
 
 def conversations(stack: Booted) -> dict[int, list[str]]:
-    """Session -> the engines that answered its calls. The calls of the sessions alternate, and each has the whole history."""
-    engines: dict[int, list[str]] = {session: [] for session in range(SESSIONS)}
-    histories = {session: f"Session {session}. " * 200 for session in engines}
-    for _ in range(TURNS):
-        for session, history in histories.items():
-            headers = dict.fromkeys(("x-session-id", "x-smg-routing-key"), f"session {session}")
-            engines[session].append(stack.chat(history, headers)["nvext"]["worker_id"])
-            histories[session] = f"{history}More of session {session}. "
+    """Session -> the engines that answered its calls, each of which has the whole history.
+
+    The first calls are sent together, so that policies that look at the load distribute them. Later calls are sent one after the other.
+    """
+    histories = {session: f"Session {session}. " * 200 for session in range(SESSIONS)}
+
+    def call(session: int, tokens: int) -> str:
+        headers = dict.fromkeys(("x-session-id", "x-smg-routing-key"), f"session {session}")
+        engine: str = stack.chat(histories[session], headers, max_tokens=tokens)["nvext"]["worker_id"]
+        return engine
+
+    with ThreadPoolExecutor(SESSIONS) as threads:
+        engines = {session: [engine] for session, engine in enumerate(threads.map(lambda session: call(session, 2000), range(SESSIONS)))}
+    for _ in range(TURNS - 1):
+        for session, answered in engines.items():
+            histories[session] += f"More of session {session}. "
+            answered.append(call(session, 8))
     return engines
 
 
+#: Router, policy. vllm-router's cache_aware knows prompts that begin alike because engines tell it the tokens of prompts.
 STICKY = [
+    ("vllm-router", "cache_aware"),
     ("vllm-router", "consistent_hash"),
     ("vllm-router", "sticky_least_loaded"),
     ("smg", "consistent_hashing"),
@@ -180,14 +213,6 @@ def test_round_robin(router: str, tmp_path: Path) -> None:
         calls = [after - earlier for after, earlier in zip(answered_by_each(stack), before, strict=True)]
 
     assert [SESSIONS * TURNS // 4] * 4 == calls
-
-
-def test_cache_aware_needs_tokens(tmp_path: Path) -> None:
-    """vllm-router's cache_aware sends prompts that begin alike to one engine, because engines tell it the tokens of prompts."""
-    with booted("vllm-router-mocker", tmp_path, [*FAST, ("settings.policy", "cache_aware")]) as stack:
-        engines = {stack.chat(f"{WORDS}{number}")["nvext"]["worker_id"] for number in range(12)}
-
-    assert 1 == len(engines)
 
 
 def test_program_scheduling(tmp_path: Path) -> None:
