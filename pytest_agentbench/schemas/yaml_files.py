@@ -37,7 +37,14 @@ BESIDE: Mapping[type, Mapping[str, tuple[Json, str]]] = {
         "include": (
             {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
             "Other files with `services`, a name or a list: an engine of one file, a retriever of another.",
-        )
+        ),
+        "base": (
+            {"type": "string"},
+            (
+                "Another stack, whose keys this one has unless it sets them itself: a backend by name, or a YAML file relative to this "
+                "one. Mappings are merged key by key, other values are replaced, and a key without a value is removed."
+            ),
+        ),
     },
     Terminal: {
         "config": (
@@ -109,7 +116,7 @@ def backend_schema() -> Json:
     stack = known["StackKind"]
     stack["properties"] |= {name: _described(*about) for name, about in BESIDE[StackKind].items()}
     stack["required"].remove("services")
-    stack["anyOf"] = [{"required": ["services"]}, {"required": ["include"]}]
+    stack["anyOf"] = [{"required": [key]} for key in ("services", "include", "base")]
     has_services = {"anyOf": stack["anyOf"]}
     named = [{"if": _is_kind(name, required=True), "then": _ref(kind)} for name, kind in BACKENDS.items()]
     return {
