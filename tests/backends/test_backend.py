@@ -14,7 +14,7 @@ from pytest_agentbench.backends.machine.virtual_environments import OWN, environ
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.instances import submissions
 from pytest_agentbench.backends.stack.kind import StackKind
-from pytest_agentbench.backends.stack.spec import StackSpec, dependencies, texts
+from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec, dependencies, texts
 from pytest_agentbench.backends.stack.templates import TEMPLATE, expand
 from pytest_agentbench.clusters.manifests import labelled, read_manifests
 
@@ -28,6 +28,11 @@ ALWAYS = {"port", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "he
 
 #: Templates that services on hosts of Slurm know, too.
 ON_HOSTS = {"leader", "rank", "hosts"}
+
+
+def _services(name: str) -> list[ServiceSpec]:
+    return [*STACKS[name].services.values()] if name in STACKS else []
+
 
 each_stack = pytest.mark.parametrize("name", STACKS)
 
@@ -78,7 +83,7 @@ def test_settings_are_all_used(name: str) -> None:
     assert set() == spec.settings.keys() - used
 
 
-DYNAMO = [name for name, spec in STACKS.items() if any("dynamo.frontend" in service.run for service in spec.services.values())]
+DYNAMO = [file.stem for file in SHIPPED if any("dynamo.frontend" in service.run for service in _services(file.stem))]
 
 
 @pytest.mark.parametrize("name", DYNAMO)

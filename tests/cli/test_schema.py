@@ -191,6 +191,7 @@ OF_BACKENDS: dict[str, tuple[dict[str, Any], bool]] = {
     "names of ports": ({"services": {"engine": {"run": ["x"], "ports": ["events"], "metrics": "/metrics"}}}, True),
     "included": ({"include": "engine.yaml"}, True),
     "based": ({"base": "dynamo", "settings": {"router_mode": "random"}}, True),
+    "based, with less": ({"base": "dynamo", "settings": {"a": None}, "services": {"worker": None, "b": {"env": {"C": None}}}}, True),
     "a name of its own": ({"kind": "embedded", "name": "slow", "request_fields": {"seed": None}}, True),
 }
 
