@@ -68,7 +68,7 @@ def test_gpus_are_all_used(name: str) -> None:
     """The command of an engine with GPUs contains their number, so that one setting changes both."""
     for service in STACKS[name].services.values():
         if service.gpus or (service.on and service.on.slurm.gpus):
-            assert any(re.search(r"--(tensor-parallel-size|tp)=\{gpus\}", word) for word in service.run)
+            assert any(re.search(r"--(tensor-parallel-size|tp-size)=\{gpus\}", word) for word in service.run)
 
 
 @each_stack

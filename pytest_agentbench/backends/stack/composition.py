@@ -28,8 +28,9 @@ def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
 def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Returns the keys of a stack's YAML on top of those of its `base`, and with the services of all included YAMLs.
 
-    Mappings are merged key by key, any other value replaces that of the base, and a key without a value is removed. Relative files and `{here}` in the base stay those
-    of its folder. `derived` are the files that led to this one. Raises ConfigError if the base does not exist or leads back to a file.
+    Mappings are merged key by key, any other value replaces that of the base, and a key without a value is removed. Relative files and
+    `{here}` in the base stay those of its folder. `derived` are the files that led to this one. Raises ConfigError if the base does not
+    exist or leads back to a file.
     """
     name = data.pop("base", None)
     data = with_included(data, file)
