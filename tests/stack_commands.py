@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of, share_out
+from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import expand
 
@@ -16,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 FIRST_PORT = 30000
 
 
-def stack(name: str, changes: Sequence[tuple[str, Any]] = ()) -> StackSpec:
+def stack(name: str, changes: Sequence[tuple[str, Any]] = ()) -> StackKind:
     """Loads a stack by the name of a shipped backend, or by its YAML in this checkout."""
     spec = load_backend(name, ROOT, changes)
-    assert isinstance(spec, StackSpec)
+    assert isinstance(spec, StackKind)
     return spec
 
 
