@@ -91,17 +91,17 @@ def parse(program: str, commands: Mapping[str, Sequence[str]]) -> dict[str, str]
 
 def installed(environment: str, program: str) -> Path:
     """Returns the folder with the packages of an environment's parser, which is made once for each version."""
-    needed = wheels(environment)
-    key = hashlib.sha256("\n".join([*needed, *BESIDE_SGLANG]).encode()).hexdigest()[:8]
-    folder = environments_folder() / f"parsers-{environment}-{key}"
+    needed, beside = wheels(environment), BESIDE_SGLANG if environment == "sglang" else []
+    key = hashlib.sha256("\n".join([*needed, *beside]).encode()).hexdigest()[:8]
+    folder = environments_folder() / f"parsers-{key}"
     with folder.with_suffix(".lock").open("w") as file:
         lock(file, wait=True)
         if not folder.exists():
             being_made = folder.with_suffix(".part")
             shutil.rmtree(being_made, ignore_errors=True)
             _install(being_made, needed, program)
-            if environment == "sglang":
-                _install(being_made, [_required(being_made, "sglang", "transformers"), *BESIDE_SGLANG], program)
+            if beside:
+                _install(being_made, [_required(being_made, "sglang", "transformers"), *beside], program)
             being_made.rename(folder)
     return folder
 
