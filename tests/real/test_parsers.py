@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.machine.virtual_environments import environments
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from tests.real.engine_parsers import NEEDS, installed, parse, pins, requirements
@@ -19,15 +20,25 @@ NOT_HERE = {"vllm-continuum": "its vLLM is built from source, which takes an hou
 
 
 def commands(home: Path) -> dict[str, dict[str, list[str]]]:
-    """Returns program -> (stack and service -> words after the program), for all services of all stacks that start a known program."""
+    """Returns program -> (stack and service -> words after the program), for all services of all stacks that start a known program.
+
+    Services in environments without CUDA are left out, because other tests boot them, and some have another version of the program.
+    """
     found: dict[str, dict[str, list[str]]] = {program: {} for program in NEEDS}
     for file in FILES:
         spec = load_backend(str(file), ROOT)
         for name, words in commands_of(spec, home).items() if isinstance(spec, StackSpec) and file.stem not in NOT_HERE else ():
             program, options = _program(words)
-            if program in found:
+            if program in found and _has_version(program, spec, name):
                 found[program][f"{file.stem}: {name}"] = options
     return found
+
+
+def _has_version(program: str, spec: StackSpec, name: str) -> bool:
+    """Returns whether the program of an instance is an image, or in an environment of the program's parser, or in one with CUDA."""
+    service = spec.services[name if name in spec.services else name.rpartition("-")[0]]
+    environment = None if service.image else service.python or spec.python
+    return environment is None or environment in NEEDS[program] or environments()[environment].driver > 0
 
 
 def _program(words: list[str]) -> tuple[str, list[str]]:
