@@ -108,7 +108,7 @@ def installed(environment: str, program: str) -> Path:
 
 def _install(folder: Path, needed: Sequence[str], program: str) -> None:
     python = home_of(INTERPRETER) / "bin" / "python"
-    command = [python, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={folder}", *needed]
+    command: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={folder}", *needed]
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False)
     if done.returncode:
         pytest.skip(f"NOT TESTED: the parser of {program}, because {', '.join(needed)} cannot be installed: {done.stderr.strip()[-300:]}")

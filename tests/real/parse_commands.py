@@ -17,6 +17,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+Parse = Callable[[list[str]], object]
+
 #: Packages that engines import and parsers do not use. Their builds need CUDA, or are not installed here.
 NOT_NEEDED = frozenset(os.environ.get("PACKAGES_NOT_NEEDED", "").split())
 
@@ -74,7 +76,7 @@ def _without_gpu() -> None:
     vllm.platforms._current_platform = CpuPlatform()
 
 
-def _vllm() -> Callable[[list[str]], object]:
+def _vllm() -> Parse:
     _without_gpu()
     from vllm.entrypoints.openai.api_server import validate_api_server_args
     from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -90,7 +92,7 @@ def _vllm() -> Callable[[list[str]], object]:
     return parse
 
 
-def _sglang() -> Callable[[list[str]], object]:
+def _sglang() -> Parse:
     from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser(allow_abbrev=False)  # an abbreviation can become ambiguous in the next version
@@ -98,14 +100,15 @@ def _sglang() -> Callable[[list[str]], object]:
     return parser.parse_args
 
 
-def _dynamo_vllm() -> Callable[[list[str]], object]:
+def _dynamo_vllm() -> Parse:
     _without_gpu()
     from dynamo.vllm.args import parse_args
 
-    return parse_args
+    parse: Parse = parse_args
+    return parse
 
 
-def _dynamo_sglang() -> Callable[[list[str]], object]:
+def _dynamo_sglang() -> Parse:
     from dynamo.sglang import args
 
     def stop(cls: type, parsed: object) -> None:
@@ -115,22 +118,23 @@ def _dynamo_sglang() -> Callable[[list[str]], object]:
     return lambda words: asyncio.run(args.parse_args(words))
 
 
-def _frontend() -> Callable[[list[str]], object]:
+def _frontend() -> Parse:
     from dynamo.frontend.main import parse_args
 
     return lambda words: _with_arguments(parse_args, words)
 
 
-def _thunderagent_router() -> Callable[[list[str]], object]:
+def _thunderagent_router() -> Parse:
     from dynamo.thunderagent_router.args import parse_args
 
     return lambda words: _with_arguments(parse_args, words)
 
 
-def _sglang_router() -> Callable[[list[str]], object]:
+def _sglang_router() -> Parse:
     from sglang_router.launch_router import parse_router_args
 
-    return parse_router_args
+    parse: Parse = parse_router_args
+    return parse
 
 
 def _with_arguments(parse: Callable[[], object], words: list[str]) -> object:

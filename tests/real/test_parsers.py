@@ -27,7 +27,9 @@ def commands(home: Path) -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {program: {} for program in NEEDS}
     for file in FILES:
         spec = load_backend(str(file), ROOT)
-        for name, words in commands_of(spec, home).items() if isinstance(spec, StackSpec) and file.stem not in NOT_HERE else ():
+        if not isinstance(spec, StackSpec) or file.stem in NOT_HERE:
+            continue
+        for name, words in commands_of(spec, home).items():
             program, options = _program(words)
             if program in found and _has_version(program, spec, name):
                 found[program][f"{file.stem}: {name}"] = options

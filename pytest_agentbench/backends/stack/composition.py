@@ -42,7 +42,8 @@ def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) 
     base = with_base({**load_yaml(other)}, other, seen)
     if other.parent.absolute() != file.parent.absolute():
         base = _replaced_here(base, str(other.parent.absolute()))
-    return _on_top(base, data)
+    merged: dict[str, Any] = _on_top(base, data)
+    return merged
 
 
 def _base_file(name: str, file: Path) -> Path:

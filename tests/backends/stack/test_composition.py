@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from pytest_agentbench.records import Json
 ENGINE: Json = {"run": ["serve", "{here}/template.jinja", "{port}"], "gpus": 4, "replicas": 2, "ready": {"http": "/health"}}
 
 
-def stack(root: Path, name: str = "mine", **changes: object) -> StackSpec:
-    spec = load_backend(name, root, [*changes.items()])
+def stack(root: Path, name: str = "mine", changes: Sequence[tuple[str, object]] = ()) -> StackSpec:
+    spec = load_backend(name, root, changes)
     assert isinstance(spec, StackSpec)
     return spec
 
@@ -55,7 +56,7 @@ def test_a_setting_on_the_command_line_changes_what_comes_from_the_base(tmp_path
     """`--agentbench-set` goes before the stack's own keys and before those of the base."""
     root = written(tmp_path, big={"services": {"engine": ENGINE}}, mine={"base": "big"})
 
-    assert 8 == stack(root, **{"services.engine.gpus": 8}).services["engine"].gpus
+    assert 8 == stack(root, changes=[("services.engine.gpus", 8)]).services["engine"].gpus
 
 
 def test_a_base_may_have_a_base_and_included_files(tmp_path: Path) -> None:
