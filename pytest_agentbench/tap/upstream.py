@@ -16,7 +16,7 @@ from aiohappyeyeballs import start_connection
 
 from pytest_agentbench.lib.connection_security import of_key, of_tls
 from pytest_agentbench.tap.clock import KernelClock, enable_timestamps
-from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, RateLimiter, TimestampedSocket
+from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, RateLimiter, TimestampedSocket, acknowledge_at_once
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.http_messages import OWN, Headers, encode_headers, end_to_end, header, request_head
 from pytest_agentbench.tap.protocol import UpstreamFacts
@@ -154,7 +154,7 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.agent.upstream = self
         self.transport.writelines([self.upstream.head(exchange), exchange.backend_body.body])
         if not isinstance(self.transport, TimestampedSocket) and not self.transport.get_write_buffer_size():
-            exchange.sent(time.monotonic_ns())
+            self.written(time.monotonic_ns())
 
     def pause(self) -> None:
         """Stops reading until `resume`. Does nothing if the connection is idle, so that it stays usable for the next call."""
@@ -204,8 +204,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.arrived(time.monotonic_ns(), None, data)
 
     def written(self, at_ns: int) -> None:
-        """Tells the exchange that the whole request was sent."""
+        """Tells the exchange that the whole request was sent, and has the answer acknowledged without delay."""
         if self.exchange is not None:
+            acknowledge_at_once(self._socket)
             self.exchange.sent(at_ns)
 
     def arrived(self, read_ns: int, lag_ns: int | None, data: bytes) -> None:
