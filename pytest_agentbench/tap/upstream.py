@@ -137,9 +137,11 @@ class UpstreamConnection(asyncio.Protocol):
         self.upstream = upstream
         self._socket = sock  # socket of the transport
         self.exchange: Exchange | None = None
+        self.heard_ns: int | None = None  # arrival of the last data, monotonic nanoseconds
 
     def start(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        exchange.idle_since_ns = self.heard_ns
         self.parser = httptools.HttpResponseParser(self)
         self.headers: Headers = []
         self.status = 0  # status of the final answer; 0 before its head is complete
@@ -215,8 +217,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             return
         self.answered = True
+        at_ns = self.heard_ns = read_ns - (lag_ns or 0)
         if self.between_chunks and (chunk := whole_chunk(data)):  # The usual case, handled without the parser.
-            exchange.body_arrived(NetworkRead(read_ns - (lag_ns or 0), lag_ns, chunk))
+            exchange.body_arrived(NetworkRead(at_ns, lag_ns, chunk))
             return
         fault = self._parse(data)
         self.head_size += 0 if self.status else len(data)
@@ -225,13 +228,13 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.failed("too_large", f"the head of the backend's answer has more than {LONGEST_HEAD} bytes")
             return
         if self.status and exchange.status is None:
-            exchange.headers_arrived(self.status, self.headers)
+            exchange.headers_arrived(self.status, self.headers, at_ns)
             if exchange.over:
                 return
         if self.pieces:
             body = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
             self.pieces = []
-            exchange.body_arrived(NetworkRead(read_ns - (lag_ns or 0), lag_ns, body))
+            exchange.body_arrived(NetworkRead(at_ns, lag_ns, body))
             if exchange.over:
                 return
         if self.complete:
