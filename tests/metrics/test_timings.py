@@ -104,7 +104,7 @@ def test_client_queue() -> None:
 )
 def test_delayed_acknowledgements(fields: dict[str, int | None], later_ms: int) -> None:
     """If a request follows the last data within 40 ms, a client that delays acknowledgements could get the first event later."""
-    stamps = {name: value and value * MS for name, value in fields.items()}
+    stamps: dict[str, Any] = {name: value and value * MS for name, value in fields.items()}
     first = stamps.pop("first")
     call = LLMCall(0, 100 * MS, 500 * MS, (Chunk(first, "role"),) if first else (), **stamps)
 
