@@ -27,11 +27,12 @@ TAPS = {"at once": "pytest_agentbench.tap", "delayed": "benchmarks.delaying_tap"
 PAUSES = (0.0, 0.02, 0.1)  # seconds between two calls on one connection
 PREFILL = 0.008  # seconds from the head of an answer to its first event
 CALLS = 20  # of a block with pauses
-CPU_CALLS = 1000  # of a block in which CPU time is measured
+CPU_CALLS = 25  # of a block in which CPU time is measured
+EVENTS = 200  # of an answer in which CPU time is measured, one each millisecond
 BLOCKS = 4  # of each tap, in turns
 TOKEN = "of-the-benchmark"
 TTFT_LIMIT = 2.0  # milliseconds above PREFILL
-CPU_LIMIT = 0.02  # milliseconds of CPU that a call may take more
+CPU_LIMIT = 0.2  # milliseconds of CPU that a call of EVENTS may take more
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": null}]}\n\n'
@@ -53,11 +54,11 @@ def measure(options: Options) -> Result:
     return asyncio.run(compare(options.repeat or BLOCKS))
 
 
-async def compare(blocks: int, url: str = "", cpu_calls: int = CPU_CALLS) -> Result:
+async def compare(blocks: int, url: str = "") -> Result:
     """Measures both taps in turns. `url` is the base URL of a server; without it, the server is `serve`, whose first event is late."""
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         base = url or stack.enter_context(serving(PREFILL))
-        quick = url or stack.enter_context(serving(0.0))
+        streaming = stack.enter_context(serving(0.0, EVENTS))
         taps = {name: stack.enter_context(tap(module, Path(folder) / f"{name}.log")) for name, module in TAPS.items()}
         found: dict[tuple[str, float], list[float]] = {}
         cpu: dict[str, list[float]] = {name: [] for name in TAPS}
@@ -65,8 +66,7 @@ async def compare(blocks: int, url: str = "", cpu_calls: int = CPU_CALLS) -> Res
             for name in [*TAPS][:: -1 if number % 2 else 1]:
                 for pause in PAUSES:
                     found.setdefault((name, pause), []).extend((await block(taps[name], base, CALLS, pause)).ttft_ms)
-                # Calls on new connections have no delay, so that both taps are equally busy.
-                cpu[name].append((await block(taps[name], quick, cpu_calls, 0.0, reuse=False)).cpu_ms)
+                cpu[name].append((await block(taps[name], streaming, CPU_CALLS, 0.0)).cpu_ms)
     return _result(found, cpu, 0.0 if url else PREFILL * 1e3)
 
 
@@ -96,8 +96,8 @@ def tap(module: str, log: Path) -> Iterator[tuple[Child, TapListening]]:
         child.stop()
 
 
-async def block(tap: tuple[Child, TapListening], url: str, calls: int, pause: float, *, reuse: bool = True) -> Block:
-    """Makes calls one after the other through a tap. Without `reuse`, each has a new connection to the server."""
+async def block(tap: tuple[Child, TapListening], url: str, calls: int, pause: float) -> Block:
+    """Makes calls one after the other through a tap, on one connection to the server."""
     child, ports = tap
     control = await TapControl.connect(ports.control_port, TOKEN)
     id = uuid4().hex
@@ -110,8 +110,6 @@ async def block(tap: tuple[Child, TapListening], url: str, calls: int, pause: fl
     )
     before = cpu_ns(child)
     for _ in range(calls):
-        if not reuse:
-            await control.ask(PointAt(UpstreamFacts(url)), TapDone)
         writer.write(head.encode() + body)
         await reader.readuntil(LAST)
         await asyncio.sleep(pause)
@@ -134,29 +132,36 @@ def cpu_ns(child: Child) -> int:
 
 
 @contextmanager
-def serving(prefill: float) -> Iterator[str]:
-    """A server that leaves out TCP_NODELAY, and writes the head, the first event and the rest one by one. Yields its base URL."""
+def serving(prefill: float, events: int = 1) -> Iterator[str]:
+    """A server that writes the head, the events and the end one by one. Yields its base URL.
+
+    It leaves out TCP_NODELAY if there is a single event. Several events come one each millisecond.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=accept, args=(listener, prefill), daemon=True).start()
+        threading.Thread(target=accept, args=(listener, prefill, events), daemon=True).start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
 
-def accept(listener: socket.socket, prefill: float) -> None:
+def accept(listener: socket.socket, prefill: float, events: int) -> None:
     while True:
         try:
             connection, _ = listener.accept()
         except OSError:  # The listener is closed.
             return
-        threading.Thread(target=answer, args=(connection, prefill), daemon=True).start()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, events > 1)
+        threading.Thread(target=answer, args=(connection, prefill, events), daemon=True).start()
 
 
-def answer(connection: socket.socket, prefill: float) -> None:
+def answer(connection: socket.socket, prefill: float, events: int) -> None:
     with connection, connection.makefile("rb") as requests:
         while head := [*iter(lambda: requests.readline().strip(), b"")]:
             requests.read(next(int(line.split(b":")[1]) for line in head if line.lower().startswith(b"content-length")))
             connection.sendall(HEAD)
             time.sleep(prefill)
-            connection.sendall(chunk(EVENT))
+            for place in range(events):
+                if place:
+                    time.sleep(0.001)
+                connection.sendall(chunk(EVENT))
             connection.sendall(chunk(END) + LAST)
 
 
