@@ -51,7 +51,7 @@ class Arms(Backend):
         self.waits = any(each.waits for each in self.backends.values())
         self.load_s: dict[str, float] = {}  # arm -> duration of its last start in seconds
         self.failures: dict[str, str] = {}  # arm -> why it is excluded
-        self._on_lost: Callable[[str, str], None] = lambda _arm, _why: None
+        self._on_lost: Callable[[str, str], object] = lambda _arm, _why: None
         self._endpoints: dict[str, Endpoint] = {}  # arm that is up -> its endpoint
         self._started: set[str] = set()
         self._tell: Tell | None = None  # Set by `watch`
@@ -109,10 +109,10 @@ class Arms(Backend):
             for thread in booting:
                 thread.join()
         if not self._endpoints:
-            raise BackendError("; ".join(self.failures.values()))
+            raise BackendError("; ".join(self.failures.values()) or "the session ended before an arm had booted")
         return next(self._endpoints[name] for name in self.backends if name in self._endpoints)
 
-    def follow(self, on_lost: Callable[[str, str], None]) -> None:
+    def follow(self, on_lost: Callable[[str, str], object]) -> None:
         self._on_lost = on_lost
 
     def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:

@@ -135,6 +135,6 @@ class Backend(Protocol):
         del arm
         return ()
 
-    def follow(self, on_lost: Callable[[str, str], None]) -> None:
+    def follow(self, on_lost: Callable[[str, str], object]) -> None:
         """Sets the function that is called when an arm has died. Its arguments are the name of the arm and the reason."""
         del on_lost

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.backends.probe_rollout import ANSWER, probe_rollout
-from pytest_agentbench.backends.telemetry.engine_calls import PREFILL, CallCounts, calls_between, calls_now, worker_name
+from pytest_agentbench.backends.telemetry.engine_calls import PREFILL, CallCounts, calls_between, calls_now
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.records.call import engine_name
 
 SESSIONS, CALLS = 6, 3
 WORDS = 60  # random words at the beginning of a session, more than a block of a prefix cache
@@ -121,7 +122,7 @@ class EngineFinder:
 
     def engine(self, answer: Json) -> str | None:
         """Returns the name of the engine that has just answered, or None if it is unknown. To be called after each call."""
-        if (worker := worker_name((answer.get("nvext") or {}).get("worker_id"))) is not None:
+        if (worker := engine_name((answer.get("nvext") or {}).get("worker_id"))) is not None:
             return worker
         if not self._before:
             return None

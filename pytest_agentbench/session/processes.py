@@ -211,12 +211,11 @@ class Services:
             self._drained.wait(DRAIN)
         hurried, self._finishing = self._finishing, True
         self.recorder.backend_needed.set()  # Ends the wait of a boot that no test needed.
-        failures = self.backend.failures
         if self.arm_switcher is not None:
             self.arm_switcher.close()
             if not hurried and not self.failure:
                 self.arm_switcher.count_last()
-            failures = self.arm_switcher.failures
+        failures = self.arm_switcher.failures if self.arm_switcher is not None else self.backend.failures
         self.failure = self.failure or self._redactor.plain("; ".join(failures.values()))
         if self.sampler is not None:
             self.sampler.stop()
@@ -255,7 +254,7 @@ class Services:
         if self.nodes is not None and (problem := self.nodes.problem(self.endpoint)):
             self.notices.put(self._redactor.plain(problem))
         self.recorder.rollouts_begin()
-        self.backend.follow(self._on_arm_lost)
+        self.backend.follow(lambda arm, why: self._parts.send(protocol.ArmLost(arm, self._redactor.plain(why))))
         self._parts.begin(self.endpoint, self.images.unbuilt, () if self.nodes is None else self.images.needed)
         daemon(self._watch_backend, name="watch-backend")
 
@@ -312,9 +311,6 @@ class Services:
             self._start_sampler()
             self._parts.move(endpoint)
             tell(())
-
-    def _on_arm_lost(self, arm: str, why: str) -> None:
-        self._parts.send(protocol.ArmLost(arm, self._redactor.plain(why)))
 
     @_fails_waiting_tests
     def _prepare_block(self, pool: PoolProcess, arm: str, rollouts: int) -> None:

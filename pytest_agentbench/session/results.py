@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.backends.ab import Arms
 from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
 from pytest_agentbench.backends.telemetry.engine_calls import CALL_NAMES
 from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, SampleTally, ServingSummary, summary, tally
@@ -181,7 +180,7 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
     shown = ShownRollouts(Judge(terms_of(setup.discovered.compiled), tests), setup.config.get_verbosity())
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
     mains = main_scores(setup.discovered.compiled)
-    arms = setup.backend.backends if isinstance(setup.backend, Arms) else ()
+    arms = setup.backend.description.get("arms", ())  # only if each arm has a backend of its own
     contents = read_rollouts(opened.directory, mains, opened.number, arms=arms, with_trials=needs_trials, also=shown.add)
     shown.add_frame(contents.read.frame)
     part = contents.read.frame.scenarios(Terms(objectives_of(setup.settings.slo))).timed

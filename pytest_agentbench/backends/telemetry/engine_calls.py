@@ -1,4 +1,4 @@
-"""How many LLM calls each engine of a stack has answered, from the counters of its metrics, and which engine answered one call."""
+"""How many LLM calls each engine of a stack has answered, from the counters of its metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import NamedTuple
 from pytest_agentbench.backends.telemetry.engine_stats import SampleTally
 from pytest_agentbench.backends.telemetry.readings import Readings, read_now
 from pytest_agentbench.backends.telemetry.samples import SampleSource, Series, Target
-from pytest_agentbench.records import LLMCall
 
 #: Engine -> number of calls. An engine is one replica of a service: (service, number of the replica from 0).
 CallCounts = dict[SampleSource, int]
@@ -103,21 +102,6 @@ def engine_calls(tally: SampleTally) -> tuple[EngineCalls, ...]:
         EngineCalls(*source, kind, calls, _is_prefill(source, readings[source]), source in tally.restarted)
         for source, (kind, calls) in sorted(_engines(readings).items())
     )
-
-
-def answering_engine(call: LLMCall) -> str | None:
-    """Returns the name of the engine that answered a call, as the server gave it in `worker_id`. None if the answer names none.
-
-    Dynamo names a worker for each part of the work. The one that made the tokens (`decode_worker_id`) counts.
-    """
-    return worker_name((call.server or {}).get("worker_id"))
-
-
-def worker_name(worker: object) -> str | None:
-    """Returns the name of an engine from the `worker_id` of an answer, or None if it has none."""
-    if isinstance(worker, dict):
-        worker = next((worker[name] for name in ("decode_worker_id", "worker_id") if worker.get(name) is not None), None)
-    return None if worker is None else str(worker)
 
 
 def _engines(readings: Readings) -> dict[SampleSource, tuple[str, int]]:

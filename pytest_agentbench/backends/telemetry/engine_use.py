@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_agentbench.backends.telemetry.crosscheck import Client, call_disagreements
-from pytest_agentbench.backends.telemetry.engine_calls import EngineCalls, answering_engine, calls_of_groups, engine_calls
+from pytest_agentbench.backends.telemetry.engine_calls import EngineCalls, calls_of_groups, engine_calls
 from pytest_agentbench.backends.telemetry.engine_stats import SampleTally
 from pytest_agentbench.records import Attempt, Rollout, arm_of
 
@@ -62,7 +62,7 @@ class TapCalls:
         sessions: defaultdict[str, list[str | None]] = defaultdict(list)
         for call in attempt.calls:
             if not call.endpoint and not call.error_kind:
-                sessions[call.role].append(answering_engine(call))
+                sessions[call.role].append(call.engine)
         for engines in sessions.values():
             self.named.update(engine for engine in engines if engine is not None)
             if by_hand:  # Calls of a test, or first calls that fill the prefix cache, are not a session of an agent.

@@ -14,7 +14,6 @@ import pytest
 from pytest_agentbench.backends.telemetry.engine_calls import (
     CALL_NAMES,
     EngineCalls,
-    answering_engine,
     calls_between,
     calls_now,
     engine_calls,
@@ -22,7 +21,6 @@ from pytest_agentbench.backends.telemetry.engine_calls import (
 from pytest_agentbench.backends.telemetry.engine_stats import tally
 from pytest_agentbench.backends.telemetry.readings import read_now
 from pytest_agentbench.backends.telemetry.samples import Sample, Series, Target
-from pytest_agentbench.records import Json, LLMCall
 from tests.engines import engine
 from tests.web import QuietHandler, serving
 
@@ -144,22 +142,6 @@ def test_a_stack_that_was_booted_again() -> None:
     )
 
     assert (EngineCalls("engine", 0, "vllm", 6), EngineCalls("engine", 1, "vllm", 6, restarted=True)) == engine_calls(tally(looks, None))
-
-
-@pytest.mark.parametrize(
-    ("server", "name"),
-    [
-        (None, None),
-        ({"timing": {}}, None),
-        ({"worker_id": {"decode_worker_id": 7, "prefill_worker_id": 8}}, "7"),
-        ({"worker_id": {"prefill_worker_id": 8}}, None),
-        ({"worker_id": {"worker_id": 0}}, "0"),
-        ({"worker_id": "engine-2"}, "engine-2"),
-    ],
-)
-def test_the_engine_that_answered(server: Json | None, name: str | None) -> None:
-    """The name is that of the worker that made the tokens. An answer that names none has no engine."""
-    assert name == answering_engine(LLMCall(0, 0, 0, server=server))
 
 
 def test_readings_have_only_the_series_asked_for() -> None:
