@@ -109,7 +109,7 @@ class Arms(Backend):
             for thread in booting:
                 thread.join()
         if not self._endpoints:
-            raise BackendError("; ".join(self.failures.values()))
+            raise BackendError("; ".join(self.failures.values()) or "the session ended before an arm had booted")
         return next(self._endpoints[name] for name in self.backends if name in self._endpoints)
 
     def follow(self, on_lost: Callable[[str, str], object]) -> None:

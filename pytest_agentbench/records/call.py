@@ -189,6 +189,9 @@ class LLMCall:
     retry_after_s: float | None = None  # seconds to wait, from the header of a 429 or 5xx; None without that header
     stamp: str = "user"  # source of the chunk timestamps: user | kernel
     held_ns: Nanoseconds = 0  # nanoseconds that a rate limit delayed the request, between `received_ns` and `sent_ns`
+    head_ns: Stamp | None = None  # when the head of the answer had arrived, monotonic nanoseconds; None if none arrived
+    # when the last data of the answer before arrived on the same connection to the backend, monotonic nanoseconds; None on a new connection
+    idle_since_ns: Stamp | None = None
     repeats: int = 0  # idle connections that the backend had closed when the request was to be sent; it was sent once
     response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
     server: Json | None = None  # `worker_id` of Dynamo or the built-in engine, `timing` of Dynamo or ThunderAgent; None if none is sent

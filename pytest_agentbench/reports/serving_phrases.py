@@ -154,6 +154,16 @@ def timing_evidence(stopwatch: Stopwatch) -> str:
     return ", ".join(facts)
 
 
+def delayed_acknowledgements(stopwatch: Stopwatch) -> str:
+    """Returns how many calls could have a later first event with a client that delays acknowledgements. Empty if there are none."""
+    if not stopwatch.delayed_ack_share:
+        return ""
+    return (
+        f"up to 40 ms later in {percent(stopwatch.delayed_ack_share)} of the calls for clients that delay acknowledgements, if the server "
+        "does not set TCP_NODELAY; the tap acknowledges at once"
+    )
+
+
 def calls(performance: PerformanceSummary) -> str:
     """Returns the number of calls, and where their token counts and timestamps come from."""
     failed = each_count(performance.failed_calls)

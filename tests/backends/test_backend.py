@@ -14,7 +14,7 @@ from pytest_agentbench.backends.machine.virtual_environments import OWN, environ
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.instances import submissions
 from pytest_agentbench.backends.stack.kind import StackKind
-from pytest_agentbench.backends.stack.spec import StackSpec, dependencies, single_texts, texts, words
+from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec, dependencies, single_texts, texts, words
 from pytest_agentbench.backends.stack.templates import TEMPLATE, expand, expand_words
 from pytest_agentbench.clusters.manifests import labelled, read_manifests
 
@@ -28,6 +28,11 @@ ALWAYS = {"port", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "he
 
 #: Templates that services on hosts of Slurm know, too.
 ON_HOSTS = {"leader", "rank", "hosts"}
+
+
+def _services(name: str) -> list[ServiceSpec]:
+    return [*STACKS[name].services.values()] if name in STACKS else []
+
 
 each_stack = pytest.mark.parametrize("name", STACKS)
 
@@ -65,7 +70,7 @@ def test_gpus_are_all_used(name: str) -> None:
     """The command of an engine with GPUs contains their number, so that one setting changes both."""
     for service in STACKS[name].services.values():
         if service.gpus or (service.on and service.on.slurm.gpus):
-            assert any(re.search(r"--(tensor-parallel-size|tp)=\{gpus\}", word) for word in service.run)
+            assert any(re.search(r"--(tensor-parallel-size|tp-size)=\{gpus\}", word) for word in service.run)
 
 
 @each_stack
@@ -80,7 +85,10 @@ def test_settings_are_all_used(name: str) -> None:
     assert set() == spec.settings.keys() - used
 
 
-@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "dynamo.frontend" in file.read_text()])
+DYNAMO = [file.stem for file in SHIPPED if any("dynamo.frontend" in service.run for service in _services(file.stem))]
+
+
+@pytest.mark.parametrize("name", DYNAMO)
 def test_stacks_of_dynamo(name: str) -> None:
     """Calls carry the session as a label unless another router decides. Data that answers lack are traced, and all servers are local
     unless workers run on other machines.

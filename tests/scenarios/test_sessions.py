@@ -75,18 +75,18 @@ def test_impossible_settings_are_refused() -> None:
 
 @pytest.mark.slow
 def test_all_backends_get_the_same_prompts(project: Project) -> None:
-    """Two engines with different answers get the same requests, call by call. Each request of a session begins with the one before."""
+    """Two engines with different answers get the same requests, call by call. Each prompt of a session is longer than the one before."""
     project.shipped("sessions")
     for name, answer in (("terse", "Yes."), ("verbose", "That is a long story, which nobody has ever told to its end.")):
         project.backend([{"text": answer}], name, model="served")
 
     project.run("scenarios/sessions", "--agentbench-ab=terse,verbose", *SMALL)
 
-    requests, prompts = defaultdict(list), defaultdict(list)
+    requests, prompts = defaultdict[str, list[list[int | None]]](list), defaultdict[str, list[list[int]]](list)
     for rollout in project.rollouts:
-        assert (1, "ok") == (rollout.score("answered"), rollout.status), rollout.reason
+        assert (1.0, "ok") == (float(rollout.score("answered")), rollout.status), rollout.reason
         requests[rollout.scenario].append([call.request_crc for call in rollout.calls])
-        prompts[rollout.scenario].append([call.prompt_tokens for call in rollout.calls])
+        prompts[rollout.scenario].append([call.prompt_tokens or 0 for call in rollout.calls])
     assert [2, 2] == [*map(len, requests.values())]
     assert all(one == other and 3 <= len(one) <= 4 for one, other in requests.values())
     assert all(tokens == sorted(set(tokens)) for pair in prompts.values() for tokens in pair)

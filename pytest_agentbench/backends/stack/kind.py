@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.backend import Backend, Tell
@@ -17,47 +17,16 @@ from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.ready import missing_workers
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.composition import with_base
 from pytest_agentbench.backends.stack.protocol import ServicesRestarting
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.backends.telemetry.samples import Sources
-from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.lib.config import load_yaml
+from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.doctor.check import Check
-
-
-def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Returns the keys of a stack's YAML, with the services of included YAMLs before its own.
-
-    Raises ConfigError if two services have the same name, or if an included YAML has other keys.
-    """
-    services: dict[str, Any] = {}
-    names = data.pop("include", [])
-    for name in [names] if isinstance(names, str) else names:
-        other = load_yaml(file.parent / str(name))
-        if unknown := [key for key in other if key not in ("services", "include", "note")]:
-            raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
-        services = _merged(services, with_included(other, file.parent / str(name))["services"], file)
-    return {**data, "services": _merged(services, with_on(data.get("services") or {}), file)}
-
-
-def with_on(services: Any) -> Any:
-    """Returns services with the key `on`. A YAML parser reads the key `on` as true."""
-    if not isinstance(services, dict):
-        return services
-    return {
-        name: {"on" if key is True else key: value for key, value in service.items()} if isinstance(service, dict) else service
-        for name, service in services.items()
-    }
-
-
-def _merged(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
-    if twice := sorted(services.keys() & more.keys()):
-        raise ConfigError(f"{file}: the service {twice[0]!r} is defined twice, here or in an included file; rename one")
-    return {**services, **more}
 
 
 STACK_DAEMON = "stack daemon"  # name of the process in a session
@@ -219,8 +188,8 @@ class StackKind(StackSpec, BackendSpec):
 
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
-        """Returns the keys of the YAML, with the services of included files, and the folder of the YAML as `here`."""
-        return {**with_included(data, file), "here": str(file.parent.absolute())}
+        """Returns the keys of the YAML, with its base, the services of included files, and its folder as `here`."""
+        return {**with_base(data, file), "here": str(file.parent.absolute())}
 
     def refuse_mistakes(self) -> None:
         from pytest_agentbench.backends.stack.instances import refuse_mistakes

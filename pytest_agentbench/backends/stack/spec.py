@@ -237,7 +237,8 @@ class StackSpec(BackendKeys):
     """The YAML keys of `kind: stack`: services on this machine that are started for a session."""
 
     kind: Literal["stack"] = Field(
-        default="stack", description="`stack`: services that the session starts. It can be left out if `services` or `include` is set."
+        default="stack",
+        description="`stack`: services that the session starts. It can be left out if there is `services`, `include` or `base`.",
     )
     here: SkipJsonSchema[str] = Field(default="", description="The folder of the YAML. It is set automatically.")
     settings: dict[str, str | int | float] = Field(
