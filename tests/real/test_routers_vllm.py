@@ -29,9 +29,9 @@ def engine() -> Json:
 
 @pytest.mark.parametrize(("backend", "policy"), [("vllm-router-vllm", "consistent_hash"), ("smg-vllm", "consistent_hashing")])
 def test_sessions_stay(backend: str, policy: str, tmp_path: Path) -> None:
-    """With the YAML for GPUs and vLLM on the CPU, all calls of the test sessions at boot are answered, and each session stays on one engine.
+    """With the YAML for GPUs and vLLM on the CPU, all calls of the test sessions at boot are answered, and each session stays.
 
-    The counters of vLLM show the engine.
+    The counters of vLLM show the engine of a call.
     """
     changes = [("model", "tiny"), ("services.engine", engine()), ("settings.policy", policy), ("ready.tools", "none")]
     with booted(backend, tmp_path, changes) as stack:

@@ -84,7 +84,7 @@ def oldest_driver(spec: StackSpec) -> int:
     """
     names = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
     known = environments(Path(spec.here))
-    return max((known[name].driver for name in names if name in known), default=0)
+    return max((known[name].driver for name in names if name is not None and name in known), default=0)
 
 
 def driver_check(oldest: int = 0) -> Check:
