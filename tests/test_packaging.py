@@ -91,7 +91,8 @@ def test_contents(wheel: Path) -> None:
     ]
     shipped.append(".env.example")
     shipped += [f"scenarios/bfcl/{name}" for name in ("README.md", "suite.yaml", "test_bfcl.py")]
-    for folder in (ROOT / "scenarios/hle", ROOT / "scenarios/openthoughts", ROOT / "scenarios/own", ROOT / "backends", ROOT / "docs"):
+    suites = ("hle", "openthoughts", "own", "sessions")
+    for folder in (*(ROOT / "scenarios" / name for name in suites), ROOT / "backends", ROOT / "docs"):
         shipped += [str(file.relative_to(ROOT)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
     assert sorted(f"pytest_agentbench/shipped/{name}" for name in shipped) == sorted(name for name in names if "/shipped/" in name)
     assert {"pytest_agentbench", info} == {name.partition("/")[0] for name in names}
@@ -178,7 +179,7 @@ def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
     done = newcomer(tmp_path, "agentbench", "init", "insurance")
 
     assert 4 == done.returncode
-    assert "agentbench: no example suite 'insurance'; known: banking, bfcl, hle, openthoughts, own\n" == done.stderr
+    assert "agentbench: no example suite 'insurance'; known: banking, bfcl, hle, openthoughts, own, sessions\n" == done.stderr
     assert [] == [*tmp_path.iterdir()]
 
 

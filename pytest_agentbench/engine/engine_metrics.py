@@ -11,6 +11,8 @@ TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 ITL_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # seconds
 FINISHED_REASONS = ("stop", "length", "abort")
 
+UNCOUNTED = ("/metrics", "/health", "/version", "/server_info")  # paths whose requests vLLM does not count
+
 
 class Metrics:
     """The metrics of one engine, with the names of vLLM, in a separate registry. They have the label `model_name`."""
@@ -28,6 +30,8 @@ class Metrics:
         self.next_token = self._histogram("inter_token_latency_seconds", "Seconds from one token to the next.", ITL_BUCKETS)
         success = Counter("vllm:request_success", "Requests that ended.", ("model_name", "finished_reason"), registry=self._registry)
         self._finished = {reason: success.labels(model, reason) for reason in FINISHED_REASONS}
+        labels = ("handler", "method", "status")
+        self._over_http = Counter("http_requests", "HTTP requests, by path and class of status.", labels, registry=self._registry)
 
     def add_gauge(self, name: str, documentation: str, read: Callable[[], float]) -> None:
         """Adds a gauge that is read when the metrics are requested."""
@@ -40,6 +44,11 @@ class Metrics:
     def count_finished(self, finish_reason: str) -> None:
         """Counts a finished request. As in vLLM, an answer with tool calls counts as `stop`."""
         self._finished.get(finish_reason, self._finished["stop"]).inc()
+
+    def count_request(self, path: str, method: str, status: int) -> None:
+        """Counts an answered HTTP request. As in vLLM, this is the only counter that has requests that were refused."""
+        if path not in UNCOUNTED:
+            self._over_http.labels(path, method, f"{status // 100}xx").inc()
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -81,7 +81,7 @@ class Engine:
         self._metrics.add_constant("cache_config_info", "The cache's sizes.", **sizes, cache_dtype="auto", enable_prefix_caching="True")
 
     def application(self) -> web.Application:
-        application = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_in_openai_shape])
+        application = web.Application(client_max_size=LARGEST_BODY, middlewares=[self._counted, _errors_in_openai_shape])
         application.router.add_get("/health", self._health)
         application.router.add_get("/metrics", self._metrics_text)
         application.router.add_get("/v1/models", self._models)
@@ -92,6 +92,17 @@ class Engine:
         longest = self._longest or self._blocks.capacity * self._blocks.size
         RouterRoutes(self._model, longest, self._blocks.capacity, self._blocks.size, self._load).add_to(application.router)
         return application
+
+    @web.middleware
+    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        status = 500  # As in vLLM, a request whose client has disconnected counts as failed.
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        finally:
+            if resource := request.match_info.route.resource:
+                self._metrics.count_request(resource.canonical, request.method, status)
 
     def _load(self) -> Load:
         waiting = self._blocks.waiting + self._prefill.waiting

@@ -63,6 +63,8 @@ class RunFacts:
     scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> number of scenarios in its data set
     stopwatch: str | None = None  # verdict on the timing quality
     unusable: tuple[str, ...] = ()  # timings that are not usable: `ttft.p99`, or the objective `goodput.itl`
+    stopwatch_version: int = 1  # version of the way in which the tap times calls; 1 in baseline files of earlier versions
+    delayed_ack_share: float = 0.0  # share of calls whose first event a client that delays acknowledgements could get later
     recorded: bool = False  # whether answers came from a recording, so that nothing new was measured
     cache: str = "carry"  # policy for the prefix cache
     rates: Mapping[str, float | None] = field(default_factory=dict)  # session metric -> value
@@ -99,6 +101,8 @@ class RunFacts:
             scales={name: suite.scales for name, suite in run.suites.items()},
             stopwatch=run.stopwatch.verdict,
             unusable=run.stopwatch.unusable,
+            stopwatch_version=run.stopwatch.version,
+            delayed_ack_share=run.stopwatch.delayed_ack_share,
             recorded=run.backend.is_recorded,
             cache=run.settings.cache,
             rates={name: run.performance.number(name) for name in registry.rates()},

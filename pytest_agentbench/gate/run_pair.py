@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.gate.evidence import Evidence, Trial, latencies
+from pytest_agentbench.gate.usable_numbers import version_difference
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import unusable_reason
@@ -117,6 +118,8 @@ def speed_warnings(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = 
         yield from dict.fromkeys(
             f"in {name_of_run} {why}" for name in registry.gated() if (why := unusable_reason(run.facts.stopwatch, f"{name}.p50"))
         )
+    if why := version_difference(old.evidence.facts, new.evidence.facts):
+        yield why
     if (was := old.identity) and (now := new.identity):
         unknown = [name for name, each in zip(names, (was, now), strict=True) if each.hardware.gpus is None]
         if unknown:

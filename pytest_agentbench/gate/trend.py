@@ -51,7 +51,9 @@ class SetupChange:
     """A change of a suite's setup from one run to the next."""
 
     run: str  # first run with the new setup
-    parts: tuple[str, ...]  # changed: `data`, `scenarios` (which of the data), `agent`, `prompts`, `backend`, `scoring`, `cache`
+    parts: tuple[
+        str, ...
+    ]  # changed: `data`, `scenarios` (which of the data), `agent`, `prompts`, `backend`, `scoring`, `cache`, `stopwatch` (its version)
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,11 @@ def _setup(group: str, run: Evidence) -> dict[str, str]:
     hashes = {part: sorted(run.hashes(group, part)) for part in ("agent", "prompts", "backend")}
     scoring = [(score, sorted(run.scored_by(group, score))) for score in sorted({score for trial in trials for score in trial.scores})]
     parts = {**hashes, "scoring": scoring}
-    return {"cache": run.facts.cache, **{part: digest(value) if value else "" for part, value in parts.items()}}
+    return {
+        "cache": run.facts.cache,
+        "stopwatch": str(run.facts.stopwatch_version),
+        **{part: digest(value) if value else "" for part, value in parts.items()},
+    }
 
 
 def _last_scale(group: str, score: str, runs: Sequence[Evidence]) -> Scale:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import Rule, SuiteRule
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.registry import single
-from pytest_agentbench.metrics.stopwatch import LIGHTER_LOAD, READ_TOO_LATE, SATURATED, title
+from pytest_agentbench.metrics.stopwatch import LIGHTER_LOAD, OF_CALLS, READ_TOO_LATE, SATURATED, title
+from pytest_agentbench.metrics.timings import TIMESTAMP_METRICS
 from pytest_agentbench.records import Scale
 
 FAILED_CALLS = 0.02  # share of LLM calls that may fail before a latency rule is INCONCLUSIVE, because failed calls have no latency
 
-NEW_BASELINE = "promote a new baseline"  # advice if the scores of a baseline are not comparable
+NEW_BASELINE = "promote a new baseline"  # advice if the numbers of a baseline are not comparable
 
 MAX_CLOCK_SHARE = 0.01  # uncertainty of the clocks of nodes above which a rule on a rate is INCONCLUSIVE, as a share of the time
 
@@ -96,9 +97,27 @@ def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
                 f"the clocks of the nodes of {evidence.facts.run} are known only to {share * 100:.2g} % of the time over which rates are "
                 f"taken, and {MAX_CLOCK_SHARE * 100:g} % is needed; run more rollouts"
             )
+    needed = {part for name in _needs(rule, run) for part in name.split(".")}
+    if base and needed & {*TIMESTAMP_METRICS} and (why := version_difference(base.facts, run.facts)):
+        return f"{why}; {NEW_BASELINE}"
     if base and (before := base.facts.cache) != (now := run.facts.cache):
         return f"the policy for the prefix cache is {now}, but was {before} in the baseline; use --agentbench-cache={before}"
     return ""
+
+
+def version_difference(old: RunFacts, new: RunFacts) -> str:
+    """Returns why TTFT, TPOT and ITL are not comparable between versions of the stopwatch, or an empty string if they are.
+
+    In version 1, the kernel delayed the acknowledgements of answers. This matters only if many calls of the other run could be affected.
+    """
+    share = max(old.delayed_ack_share, new.delayed_ack_share)
+    versions = sorted({old.stopwatch_version, new.stopwatch_version})
+    if len(versions) == 1 or share <= OF_CALLS:
+        return ""
+    return (
+        f"TTFT of versions {versions[0]} and {versions[1]} of the stopwatch differs by up to 40 ms in {share * 100:.2g} % of these calls "
+        "if the server does not set TCP_NODELAY"
+    )
 
 
 def connect_note(connect_ms: Mapping[str, float]) -> str:

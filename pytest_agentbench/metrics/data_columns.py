@@ -16,7 +16,7 @@ from pytest_agentbench.metrics import registry, timings
 from pytest_agentbench.metrics.columns import NEVER, PLACE, FrameColumn, Hidden, RolloutPlace
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.metrics.timeline import PARTS, split
-from pytest_agentbench.metrics.timings import TIMESTAMP_METRICS, LateTimestamps
+from pytest_agentbench.metrics.timings import TIMESTAMP_METRICS, LateTimestamps, delayed_ack_ns
 from pytest_agentbench.records import UNDECLARED, Attempt, LLMCall, Program, Rollout, Scale
 
 
@@ -131,6 +131,7 @@ _CALL_FACTS: tuple[FrameColumn[Any], ...] = (
     FrameColumn("upgraded", "flag", "whether the tap requested a stream although the agent did not", lambda row: row.call.upgraded),
     FrameColumn("model", "text", "model name in the request", lambda row: row.call.model),
     FrameColumn("answered_by", "text", "model name in the answer", lambda row: row.call.answered_by),
+    FrameColumn("engine", "text", "name of the engine that answered, if the answer names it", lambda row: row.call.engine),
     FrameColumn("http_status", "number", "HTTP status of the backend", lambda row: row.call.http_status),
     FrameColumn("error_kind", "text", "kind of failure; empty if the call succeeded", lambda row: row.call.error_kind),
     FrameColumn("finish_reason", "text", "finish reason in the answer", lambda row: row.call.finish_reason),
@@ -196,6 +197,12 @@ _CALL_DETAILS: tuple[FrameColumn[Any], ...] = (
         lambda row: len(row.late.places),
     ),
     Hidden("is_first_late", "flag", "whether the first output event was read late", lambda row: 0 in row.late.places),
+    Hidden(
+        "is_first_ack_bound",
+        "flag",
+        "whether the first event could reach a client that delays acknowledgements later than the tap",
+        lambda row: row.late.events > 0 and delayed_ack_ns(row.call) > 0,
+    ),
     *map(_evened, TIMESTAMP_METRICS),
 )
 

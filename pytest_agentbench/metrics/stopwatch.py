@@ -84,6 +84,9 @@ def _difference(measured: float | None, evened: float | None) -> float:
     return abs(measured - evened) / evened
 
 
+#: Version of the way in which the tap (the recording HTTP proxy) times calls. docs/metrics.md says what each version changed.
+VERSION = 2
+
 OK, WARN, SATURATED = "ok", "warn", "client-saturated"
 
 OFF = 0.05  # accepted relative error of a percentile because of late events
@@ -108,6 +111,8 @@ class StopwatchFigures:
     late_share: float = 0.0  # share of these events that share a timestamp because this machine read them late, 0 to 1
     late_first_share: float = 0.0  # share of calls with output events whose first event was read late, 0 to 1
     late_calls_share: float = 0.0  # share of calls with output events of which any was read late, 0 to 1
+    # share of calls with output events whose first event a client that delays acknowledgements could get up to 40 ms later, 0 to 1
+    delayed_ack_share: float = 0.0
     # percentile (`itl.p99` and others) -> its relative difference from the percentile with evenly spread events
     late_effects: Mapping[str, float] = field(default_factory=dict)
     # objective -> share of calls that it may judge wrongly because of late events, 0 to 1
@@ -143,6 +148,7 @@ class Stopwatch(StopwatchFigures):
     """The [timing quality](metrics.md#timing-quality): whether the timings can be trusted."""
 
     verdict: str | None  # verdict: `ok`, `warn` or `client-saturated`; null if no call was measured
+    version: int = 1  # [version](metrics.md#versions-of-the-stopwatch) of the way in which the tap times calls; 1 in earlier runs
     reasons: tuple[str, ...] = ()  # reasons for a verdict other than `ok`, those for `client-saturated` first
     notes: tuple[str, ...] = ()  # sentences on data that the verdict lacks
     unusable: tuple[str, ...] = ()  # percentiles (`itl.p99`) and objectives (`goodput.itl`) that are not usable
@@ -168,6 +174,7 @@ def judge(evidence: StopwatchEvidence) -> Stopwatch:
     verdict = SATURATED if saturated else WARN if warned else OK
     return Stopwatch(
         verdict=None if evidence.clean_share is None else verdict,
+        version=VERSION,
         reasons=(*saturated, *warned),
         notes=tuple(_notes(evidence)),
         unusable=tuple(unusable),
@@ -316,6 +323,7 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None, machines: Machi
         late_share=late / events if events else 0.0,
         late_first_share=int(calls["is_first_late"].sum()) / streams if streams else 0.0,
         late_calls_share=int((calls["late_events"] > 0).sum()) / streams if streams else 0.0,
+        delayed_ack_share=int(calls["is_first_ack_bound"].sum()) / streams if streams else 0.0,
         late_effects=percentile_effects(part),
         late_judgements=judgement_effects(part),
         read_lag_ms=tail(milliseconds(part.frame.lags.of(calls.mask))),

@@ -96,6 +96,24 @@ def served_ttft_ns(call: LLMCall) -> float | None:
     return None if ttft is None or waited is None else max(0.0, ttft - waited)
 
 
+#: The shortest time for which Linux delays an acknowledgement, nanoseconds.
+DELAYED_ACK_NS = 40_000_000
+
+
+def delayed_ack_ns(call: LLMCall) -> int:
+    """Returns how much later the first event could reach a client that delays acknowledgements, in nanoseconds. 0 if it could not.
+
+    Linux delays them on a connection whose last data arrived less than 40 ms before the request was sent. A server without TCP_NODELAY then
+    sends the first event when the head is acknowledged, 40 ms after the head. The tap (the recording HTTP proxy) acknowledges at once. It
+    cannot know whether the server sets TCP_NODELAY.
+    """
+    if not call.chunks or call.sent_ns is None or call.head_ns is None or call.idle_since_ns is None:
+        return 0
+    gap = call.chunks[0].at_ns - call.head_ns
+    is_delayed = call.sent_ns - call.idle_since_ns < DELAYED_ACK_NS
+    return DELAYED_ACK_NS - gap if is_delayed and 0 < gap < DELAYED_ACK_NS else 0
+
+
 def output_tokens(call: LLMCall) -> int:
     """Returns the completion tokens reported by the server, or else the number of output chunks (see `token_source`)."""
     return len(call.output) if call.completion_tokens is None else call.completion_tokens

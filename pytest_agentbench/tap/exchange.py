@@ -116,6 +116,8 @@ class Exchange:
         self.keep = keep  # whether `output` is set
         self.keeper = keeper  # keeps the request and the reply; None if they are not kept
         self.held_ns = 0  # nanoseconds that a rate limit delayed the request
+        self.idle_since_ns: int | None = None  # time of the last data on the connection before this exchange; None on a new one
+        self.head_ns: int | None = None  # time at which the head of the answer had arrived, monotonic nanoseconds
         self.repeats = 0  # idle connections that were skipped because the backend had closed them
         self.backend_body = BackendBody(request.body)  # body as sent to the backend
         self.sent_ns: int | None = None
@@ -147,8 +149,8 @@ class Exchange:
             self.sent_ns = at_ns
             self._timer.expect_token(at_ns)
 
-    def headers_arrived(self, status: int, headers: Headers) -> None:
-        self.status, self.headers = status, headers
+    def headers_arrived(self, status: int, headers: Headers, at_ns: int) -> None:
+        self.status, self.headers, self.head_ns = status, headers, at_ns
         if 300 <= status < 400 and status != 304:
             target = header(headers, b"location").decode("latin-1") or "another address"
             self.failed(
@@ -331,6 +333,8 @@ class Exchange:
             token_source=reader.token_source,
             finish_reason=reader.finish_reason,
             held_ns=self.held_ns,
+            head_ns=self.head_ns,
+            idle_since_ns=self.idle_since_ns,
             repeats=self.repeats,
             response_id=reader.response_id,
             server=reader.server,

@@ -16,7 +16,7 @@ from aiohappyeyeballs import start_connection
 
 from pytest_agentbench.lib.connection_security import of_key, of_tls
 from pytest_agentbench.tap.clock import KernelClock, enable_timestamps
-from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, RateLimiter, TimestampedSocket
+from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, RateLimiter, TimestampedSocket, acknowledge_at_once
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.http_messages import OWN, Headers, encode_headers, end_to_end, header, request_head
 from pytest_agentbench.tap.protocol import UpstreamFacts
@@ -137,9 +137,11 @@ class UpstreamConnection(asyncio.Protocol):
         self.upstream = upstream
         self._socket = sock  # socket of the transport
         self.exchange: Exchange | None = None
+        self.heard_ns: int | None = None  # arrival of the last data, monotonic nanoseconds
 
     def start(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        exchange.idle_since_ns = self.heard_ns
         self.parser = httptools.HttpResponseParser(self)
         self.headers: Headers = []
         self.status = 0  # status of the final answer; 0 before its head is complete
@@ -154,7 +156,7 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.agent.upstream = self
         self.transport.writelines([self.upstream.head(exchange), exchange.backend_body.body])
         if not isinstance(self.transport, TimestampedSocket) and not self.transport.get_write_buffer_size():
-            exchange.sent(time.monotonic_ns())
+            self.written(time.monotonic_ns())
 
     def pause(self) -> None:
         """Stops reading until `resume`. Does nothing if the connection is idle, so that it stays usable for the next call."""
@@ -204,8 +206,9 @@ class UpstreamConnection(asyncio.Protocol):
         self.arrived(time.monotonic_ns(), None, data)
 
     def written(self, at_ns: int) -> None:
-        """Tells the exchange that the whole request was sent."""
+        """Tells the exchange that the whole request was sent, and has the answer acknowledged without delay."""
         if self.exchange is not None:
+            acknowledge_at_once(self._socket)
             self.exchange.sent(at_ns)
 
     def arrived(self, read_ns: int, lag_ns: int | None, data: bytes) -> None:
@@ -214,8 +217,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
             return
         self.answered = True
+        at_ns = self.heard_ns = read_ns - (lag_ns or 0)
         if self.between_chunks and (chunk := whole_chunk(data)):  # The usual case, handled without the parser.
-            exchange.body_arrived(NetworkRead(read_ns - (lag_ns or 0), lag_ns, chunk))
+            exchange.body_arrived(NetworkRead(at_ns, lag_ns, chunk))
             return
         fault = self._parse(data)
         self.head_size += 0 if self.status else len(data)
@@ -224,13 +228,13 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.failed("too_large", f"the head of the backend's answer has more than {LONGEST_HEAD} bytes")
             return
         if self.status and exchange.status is None:
-            exchange.headers_arrived(self.status, self.headers)
+            exchange.headers_arrived(self.status, self.headers, at_ns)
             if exchange.over:
                 return
         if self.pieces:
             body = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
             self.pieces = []
-            exchange.body_arrived(NetworkRead(read_ns - (lag_ns or 0), lag_ns, body))
+            exchange.body_arrived(NetworkRead(at_ns, lag_ns, body))
             if exchange.over:
                 return
         if self.complete:

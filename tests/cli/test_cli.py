@@ -54,13 +54,14 @@ def test_init_without_a_name_lists_suites(empty: Path, capsys: Capture) -> None:
     """`init` without a suite writes nothing, describes the available suites, and says how to get one."""
     status = main(["init"])
 
-    banking, bfcl, hle, openthoughts, own, last = capsys.readouterr().out.splitlines()
+    banking, bfcl, hle, openthoughts, own, sessions, last = capsys.readouterr().out.splitlines()
     assert 0 == status
     assert banking.startswith("banking      A hundred bank customers")
     assert bfcl.startswith("bfcl ")
     assert hle.startswith("hle ")
     assert openthoughts.startswith("openthoughts Five tasks")
     assert own.startswith("own          A template for your own suite")
+    assert sessions.startswith("sessions     Synthetic sessions")
     assert "to copy one of them into this directory: agentbench init banking" == last
     assert [] == files(empty)
 
@@ -149,7 +150,7 @@ def test_an_unknown_suite_lists_the_known(empty: Path, capsys: Capture) -> None:
     assert 4 == status
     assert [] == files(empty)
     assert (
-        "agentbench: no example suite 'bankng' (did you mean 'banking'?); known: banking, bfcl, hle, openthoughts, own\n"
+        "agentbench: no example suite 'bankng' (did you mean 'banking'?); known: banking, bfcl, hle, openthoughts, own, sessions\n"
         == capsys.readouterr().err
     )
 

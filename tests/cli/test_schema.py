@@ -84,7 +84,7 @@ def test_enough_is_validated() -> None:
 
     assert {"embedded", "url", "stack"} <= {each.get("kind", "stack") for each in backends}
     assert {f"backends/{name}.yaml" for name in own_backends(ROOT)} <= CASES.keys()
-    assert 5 == len([where for where in CASES if where.startswith("scenarios/")])
+    assert 6 == len([where for where in CASES if where.startswith("scenarios/")])
     assert 30 < len([where for where in CASES if where.startswith("docs/")])
 
 
@@ -106,7 +106,7 @@ def test_yamls_of_this_project_are_valid(name: str) -> None:
     assert [] == faults
 
 
-@pytest.mark.parametrize("suite", ["banking", "bfcl", "hle", "openthoughts", "own"])
+@pytest.mark.parametrize("suite", ["banking", "bfcl", "hle", "openthoughts", "own", "sessions"])
 def test_suites_of_init_are_valid(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The suite.yaml of `agentbench init` names the schema in its first line. The schema is in the same folder, and the suite is valid."""
     monkeypatch.chdir(tmp_path)

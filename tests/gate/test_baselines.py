@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.baselines import read_evidence
+from pytest_agentbench.gate.baselines import read_evidence, write_baseline
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL
 
@@ -24,6 +25,19 @@ def test_a_baseline_of_another_version(tmp_path: Path) -> None:
         f"{path} has schema agentbench-baseline/1, but this version reads only agentbench-baseline/5; to make it again, run "
         f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}`"
     ) == str(raised.value)
+
+
+def test_a_baseline_before_versions_of_the_stopwatch(tmp_path: Path) -> None:
+    """A baseline file without a version of the stopwatch, as earlier versions wrote it, was timed by version 1."""
+    path = write_baseline(read_evidence(run_directory(tmp_path / "run", *ALL)), "shop", tmp_path / "shop.jsonl")
+    first, *others = path.read_text().splitlines()
+    header = json.loads(first)
+    del header["stopwatch_version"], header["delayed_ack_share"]
+    path.write_text("\n".join((json.dumps(header), *others)))
+
+    facts = read_evidence(path).facts
+
+    assert (1, 0.0) == (facts.stopwatch_version, facts.delayed_ack_share)
 
 
 def test_a_run_without_its_journal(tmp_path: Path) -> None:

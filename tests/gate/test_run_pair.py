@@ -106,6 +106,17 @@ def test_speed_warnings(change: Json, said: list[str]) -> None:
     assert said == [*speed_warnings(run(hits=0.5), run(**{"hits": 0.5, **change}))]
 
 
+def test_versions_of_the_stopwatch() -> None:
+    """Speeds that different versions of the stopwatch measured get a warning if many calls could be affected."""
+    old = run(evidence([trial(0)]))
+    new = run(evidence([trial(0)], stopwatch_version=2, delayed_ack_share=0.25))
+
+    (why,) = speed_warnings(old, new)
+
+    assert why.startswith("TTFT of versions 1 and 2 of the stopwatch differs by up to 40 ms in 25 % of these calls")
+    assert [] == [*speed_warnings(new, new)]
+
+
 def test_unknown_hardware() -> None:
     """Unknown hardware is not treated as equal hardware."""
     assert ["the hardware of the old run and the new run is unknown"] == [*speed_warnings(run(gpus=None), run(gpus=None))]

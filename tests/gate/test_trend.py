@@ -123,11 +123,13 @@ def test_saturated_clients_decide_nothing() -> None:
 
 
 def test_setups_that_changed() -> None:
-    """Each change of data, agent, scoring or cache is listed at the first run with it. Unknown parts are not changes."""
+    """Each change of data, agent, scoring, cache or stopwatch is listed at the first run with it. Unknown parts are not changes."""
     agent, unknown = {**HASHES, "agent": "z"}, {name: value for name, value in HASHES.items() if name != "agent"}
     nights = [night(0), night(1, content=unknown), night(2, content=agent), night(3, content=agent, cache="cold")]
+    nights.append(night(4, content=agent, cache="cold", stopwatch_version=2))
 
-    assert [("n2", ("agent",)), ("n3", ("cache",))] == [(each.run, each.parts) for each in history(*nights).suites["shop"].setups]
+    changed = [("n2", ("agent",)), ("n3", ("cache",)), ("n4", ("stopwatch",))]
+    assert changed == [(each.run, each.parts) for each in history(*nights).suites["shop"].setups]
 
 
 def test_fewer_scenarios_are_the_same_data() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.performance import PerformanceSettings, objectives_of, summarize
-from pytest_agentbench.metrics.stopwatch import CpuShares, Machine, Stopwatch, cpu_shares, greatest_shares, stopwatch_of
+from pytest_agentbench.metrics.stopwatch import VERSION, CpuShares, Machine, Stopwatch, cpu_shares, greatest_shares, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
 from tests.frames import frame_of, scenarios_of
@@ -272,6 +272,23 @@ def test_late_events_spoil_only_some_percentiles(lag_ms: int) -> None:
     assert (20.0, 40.0) == tuple(measured(made)["itl_ms"][name] for name in ("p90", "p99"))
     assert (["itl.p99", "goodput.itl"] if lag_ms else []) == found["unusable"]
     assert ("warn" if lag_ms else "ok") == found["verdict"]
+
+
+def test_the_stopwatch_counts_delayed_acknowledgements() -> None:
+    """The share is of the calls with output, and the version is that of this package."""
+    calls = [
+        LLMCall(0, 0, 50 * MS, chunks, head_ns=1 * MS, idle_since_ns=idle)
+        for idle, chunks in (
+            (-9 * MS, (Chunk(9 * MS, "content"),)),
+            (None, (Chunk(9 * MS, "content"),)),
+            (-9 * MS, (Chunk(9 * MS, "role"),)),
+        )
+    ]
+
+    found = stopwatch(rollout("a", calls=tuple(calls)))
+
+    assert (0.5, VERSION) == (found.delayed_ack_share, found.version)
+    assert 0.0 == stopwatch(rollout("a")).delayed_ack_share
 
 
 def test_the_stopwatch_counts_programs() -> None:

@@ -89,6 +89,28 @@ def test_client_queue() -> None:
     assert timings.client_queue_ns(_call(sent=None, called_ns=10 * MS)) is None
 
 
+@pytest.mark.parametrize(
+    ("fields", "later_ms"),
+    [
+        ({"idle_since_ns": 90, "head_ns": 105, "first": 113}, 32),  # the head is acknowledged at 145
+        ({"idle_since_ns": 61, "head_ns": 105, "first": 113}, 32),
+        ({"idle_since_ns": 60, "head_ns": 105, "first": 113}, 0),  # unused for 40 ms
+        ({"idle_since_ns": 90, "head_ns": 105, "first": 145}, 0),  # the event is later than the acknowledgement
+        ({"idle_since_ns": 90, "head_ns": 105, "first": 105}, 0),  # head and event together
+        ({"idle_since_ns": None, "head_ns": 105, "first": 113}, 0),  # a new connection
+        ({"idle_since_ns": 90, "head_ns": None, "first": 113}, 0),
+        ({"idle_since_ns": 90, "head_ns": 105, "first": None}, 0),
+    ],
+)
+def test_delayed_acknowledgements(fields: dict[str, int | None], later_ms: int) -> None:
+    """If a request follows the last data within 40 ms, a client that delays acknowledgements could get the first event later."""
+    stamps: dict[str, Any] = {name: value and value * MS for name, value in fields.items()}
+    first = stamps.pop("first")
+    call = LLMCall(0, 100 * MS, 500 * MS, (Chunk(first, "role"),) if first else (), **stamps)
+
+    assert later_ms * MS == timings.delayed_ack_ns(call)
+
+
 def test_output_tokens() -> None:
     """Output tokens are the count of the server, even if it is 0, or else the number of output chunks."""
     assert 4 == timings.output_tokens(THINKING)

@@ -51,6 +51,16 @@ def test_timings(keys: Json, parts: list[str]) -> None:
     assert serving_phrases.timing(stopwatch) in serving_phrases.timing_of_run(stopwatch)
 
 
+def test_delayed_acknowledgements() -> None:
+    """The sentence has the share of the calls. Without such calls there is none."""
+    assert ["40 ", "23.6 %"] == [each for each in ("40 ", "23.6 %") if each in _delayed(0.236)]
+    assert "" == _delayed(0.0)
+
+
+def _delayed(share: float) -> str:
+    return serving_phrases.delayed_acknowledgements(replace(READING, delayed_ack_share=share))
+
+
 def test_unusable_timings() -> None:
     """The first page has the verdict, and different texts for a saturated client and for timings that are partly unusable."""
     warn, saturated = (serving_phrases.timing_trouble(replace(READING, verdict=verdict)) for verdict in ("warn", SATURATED))

@@ -66,6 +66,36 @@ async def test_events_one_by_one(tap: Tap) -> None:
     assert (None, 6, "chunks", "stop") == (call.error_kind, call.completion_tokens, call.token_source, call.finish_reason)
 
 
+async def test_stamps_of_the_head_and_of_the_connection(tap: Tap) -> None:
+    """A call has the time of the head, apart from that of the first event, and the time of the last data before it on its connection."""
+    id = await tap.open()
+    go = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_message(reader)
+            writer.write(STREAM_HEAD)
+            await go.wait()
+            go.clear()
+            writer.write(chunk(WORDS[1] + WORDS[-1] + DONE) + LAST_CHUNK)
+
+    async with backend(handle) as url, agent(tap.port) as caller:
+        await tap.point_at(url)
+        for _ in range(2):
+            await caller.send(request(id, body=STREAMED))
+            await caller.reader.readuntil(b"\r\n\r\n")
+            go.set()
+            assert [WORDS[1] + WORDS[-1] + DONE] == [piece async for piece in chunks(caller.reader)]
+    first, second = await tap.close(id)
+
+    assert first.idle_since_ns is None
+    assert first.chunks[-1].at_ns == second.idle_since_ns
+    for call in (first, second):
+        assert call.sent_ns is not None and call.head_ns is not None
+        assert call.sent_ns < call.head_ns < call.chunks[0].at_ns
+    assert second.sent_ns is not None and second.sent_ns > first.chunks[-1].at_ns
+
+
 async def test_events_that_come_together(tap: Tap) -> None:
     """Events of one read share its timestamp, and only the last one is marked as having its own."""
     id = await tap.open()

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.versions import named_files
+from pytest_agentbench.backends.ready import missing_workers
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack import registry
 from pytest_agentbench.backends.stack.composition import with_base
@@ -51,7 +52,7 @@ class Stacked(Backend):
         self._is_kept = False  # whether the stack stays up when the session ends
         self._stopped = threading.Event()
         self._is_unavailable = False  # whether the session knows that a part is unavailable
-        self._url = ""  # base URL of the endpoint
+        self._answering: Endpoint | None = None  # the endpoint, without labels and keys of the YAML; set after the boot
         self._directory = Path()  # folder of logs
 
     @property
@@ -85,7 +86,7 @@ class Stacked(Backend):
         if self._stopped.is_set():  # It was stopped while the stack daemon was starting.
             self.stop()
         answering = self._held.ready(self._progress)
-        self._url, self._is_unavailable = answering.url, False
+        self._answering, self._is_unavailable = answering, False
         labels, fields = self._labels(self._held.home / "run"), self.spec.endpoint_fields
         fields["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in fields["roles"].items()}
         endpoint = replace(answering, backend=self.name, labels=labels, **fields)
@@ -131,9 +132,15 @@ class Stacked(Backend):
         began in between would not count as interrupted.
         """
         end = time.monotonic() + NOTICE_TIMEOUT
-        while not (self._is_unavailable or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
+        url = self._answering.url if self._answering else ""
+        while not (self._is_unavailable or self._stopped.is_set() or time.monotonic() > end or _listens(url)):
             time.sleep(0.02)
         return ""
+
+    def missing_workers(self, arm: str) -> str:
+        """Counts Dynamo's workers, unless services are being restarted: then the stack daemon counts them before they serve again."""
+        del arm
+        return "" if self._is_unavailable or not self._answering else missing_workers(self._answering, self.spec.ready.workers)
 
     def boot_again(self, tell: Tell) -> Endpoint | None:
         """Boots the stack again if its daemon has died. Returns the new endpoint, whose port may differ, or None if it was not booted."""

@@ -100,6 +100,7 @@ def _timing(run: Run) -> Iterator[AnyBlock]:
         yield Fact("timing quality", say(serving_phrases.timing, stopwatch), _tone(stopwatch))
         yield from (Fact("", note) for note in stopwatch.notes)
         yield Fact("evidence", say(serving_phrases.timing_evidence, stopwatch), level=Level.VERBOSE)
+        yield Fact("first event", say(serving_phrases.delayed_acknowledgements, stopwatch))
 
 
 def _tone(stopwatch: Stopwatch) -> Tone:

@@ -83,6 +83,15 @@ def test_unusable_timings_have_no_interval() -> None:
     assert (10.0, "", 40.0) == (ttft.low, ttft.about, e2e.low)
 
 
+def test_delayed_acknowledgements() -> None:
+    """A line says in how many calls other clients could get the first event later. Without such calls there is none."""
+    timed = replace(TIMED, stopwatch=replace(TIMED.stopwatch, delayed_ack_share=0.25))
+
+    assert [(timed.stopwatch,)] == said(report(timed, Level.FULL), serving_phrases.delayed_acknowledgements)
+    assert facts(report(timed, Level.FULL), "first event")
+    assert [] == facts(report(TIMED, Level.FULL), "first event")
+
+
 def test_a_recording_has_no_speed() -> None:
     """For answers from a recording, the summary says that it shows no timings, and has neither latencies, rates nor cache hits."""
     recorded = replace(TIMED, backend=replace(TIMED.backend, kind="recorded"))
