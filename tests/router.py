@@ -34,6 +34,8 @@ class Router(ThreadingHTTPServer):
         self.early: list[str] = []  # Ids that were released while one of their chats was open.
         self.lists = True  # Whether GET /programs is supported.
         self.together = Barrier(together, timeout=60)  # This number of chats is answered at the same moment.
+        self.workers = 2  # Workers that its list of ready workers has.
+        self.loses_after: int | None = None  # Number of chats after which the list has one worker less, although all are answered.
         self.knows_sessions = True  # Whether it answers a session's last call itself; otherwise it is a plain engine.
 
     @property
@@ -51,6 +53,9 @@ class Handler(QuietHandler):
     def do_GET(self) -> None:
         if self.path == "/v1/models":
             self._answer({"object": "list", "data": [{"id": "m"}]})
+        elif self.path == "/v1/models/m/ready":
+            lost = self.server.loses_after is not None and len(self.server.chats) >= self.server.loses_after
+            self._answer({"namespaces": {"x": {"worker_types": {"decode": {"workers": self.server.workers - lost}}}}})
         elif self.path == "/programs" and self.server.lists:
             self._answer({id: {"step_count": chats, "state": "active"} for id, chats in self.server.programs.items()})
         else:

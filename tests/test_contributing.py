@@ -145,10 +145,6 @@ class FreshReader(DialectReader):
     def chat_reply(reply):
         return [{"role": "assistant", "content": reply["text"]}]
 
-    @staticmethod
-    def hint_fields():
-        return ("hint",)
-
     def _merge(self, data):
         self.text += data["text"]
         return "content", None

@@ -13,7 +13,7 @@ from pytest_agentbench.stats.means import Interval
 WAYS: Mapping[str, str] = {
     "round_robin": "calls go to the workers in turns",
     "kv": "Dynamo's KV router: a call goes where most of its prompt is cached and little is to be done",
-    "thunderagent": "Dynamo's ThunderAgent router: a task is a program, and programs are paused while the caches are too small for all",
+    "thunderagent": "Dynamo's ThunderAgent policy: a task is a program, and programs are paused while the caches are too small for all",
 }
 
 
@@ -64,7 +64,7 @@ wait, which is seen in TTFT. Which of both weighs more depends on what it costs 
 
 - The mocker's times are a profile, not a GPU's under this load, and its caches are small so that little suffices to fill them. What is
   large here may be small where tokens are cheap to compute again, and other tasks have other tools.
-- ThunderAgent's router looks at its programs twice a second, as `backends/dynamo-mocker-thunderagent.yaml` has it.
+- ThunderAgent's policy has the parameters of `backends/dynamo-policies/thunderagent.yaml`: it looks at its programs twice a second.
 - Everything ran on one machine with its client:
 {circumstances}
 """

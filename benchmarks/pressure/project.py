@@ -1,10 +1,10 @@
-"""Writes the project of the benchmark: its suite, and a backend for each way of routing, made from included YAML files."""
+"""Writes the project of the benchmark: its suite, and a backend for each way of routing, made from a shipped YAML file."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +23,12 @@ ANSWER = 48  # tokens of each answer
 Stack = dict[str, Any]  # a backend's YAML
 
 
-def _round_robin(stack: Stack) -> None:
-    stack["settings"]["router_mode"] = "round-robin"
-    _without_affinity(stack)
-
-
-def _without_affinity(stack: Stack) -> None:
-    """Removes session affinity, so that the router chooses a worker for each call, by the expected state of the caches."""
-    stack["services"]["frontend"]["run"].remove("--router-session-affinity-ttl-secs=3600")
-
-
-def _thunderagent(stack: Stack) -> None:
-    stack["services"]["worker"]["replicas"] = WORKERS
-
-
-#: Way of routing -> the YAML that it is made of, and what becomes of it. The first is what the others are compared with.
-ARMS: Mapping[str, tuple[str, Callable[[Stack], None]]] = {
-    "round_robin": ("dynamo-mocker", _round_robin),
-    "kv": ("dynamo-mocker", _without_affinity),
-    "thunderagent": ("dynamo-mocker-thunderagent", _thunderagent),
-}
+#: Way of routing -> policy of the shipped `dynamo-mocker`. The first is what the others are compared with.
+ARMS: Mapping[str, str] = {"round_robin": "round-robin", "kv": "kv", "thunderagent": "thunderagent"}
 BASE, *OTHERS = ARMS
+
+#: Files of `backends/` that the shipped `dynamo-mocker` needs.
+FILES = ("dynamo_mocker.py", "dynamo_frontend.py", "mocker_profile.py", "tiny_tokenizer.py", "dynamo-policies/thunderagent.yaml")
 
 
 def make(folder: Path, tasks: int) -> None:
@@ -52,8 +37,9 @@ def make(folder: Path, tasks: int) -> None:
     backends.mkdir(parents=True)
     suite.mkdir(parents=True)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\nasyncio_default_fixture_loop_scope = function\n")
-    for name in ("dynamo_mocker.py", "tiny_tokenizer.py"):
-        shutil.copy(ROOT / "backends" / name, backends)
+    (backends / "dynamo-policies").mkdir()
+    for name in FILES:
+        shutil.copy(ROOT / "backends" / name, backends / name)
     for arm in ARMS:
         passes = folder / "passes" / arm
         passes.mkdir(parents=True)
@@ -76,10 +62,9 @@ def _suite() -> Stack:
 
 def stack(arm: str, passes: Path) -> Stack:
     """Returns the YAML of the backend of an arm, with a small KV cache. Its workers record all passes."""
-    name, change = ARMS[arm]
-    made: Stack = yaml.safe_load((ROOT / "backends" / f"{name}.yaml").read_text(encoding="utf-8"))
-    change(made)
-    made["settings"] |= {"speedup": SPEEDUP, "blocks": BLOCKS}
+    made: Stack = yaml.safe_load((ROOT / "backends" / "dynamo-mocker.yaml").read_text(encoding="utf-8"))
+    made["settings"] |= {"policy": ARMS[arm], "speedup": SPEEDUP, "blocks": BLOCKS}
+    made["services"]["worker"]["replicas"] = made["ready"]["workers"]["aggregated"] = WORKERS
     made["services"]["worker"]["env"] |= {
         "DYN_FPM_TRACE": "1",
         "DYN_FPM_MODE": "full",

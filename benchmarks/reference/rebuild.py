@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from pytest_agentbench.backends.telemetry.engine_stats import Looks
+from pytest_agentbench.backends.telemetry.engine_use import engine_uses
 from pytest_agentbench.cli.gate import Options, suites_of
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.baselines import FOLDER as BASELINES
@@ -21,7 +22,7 @@ from pytest_agentbench.runs.results import ArmFacts, PlannedSuite, SuiteFacts
 from pytest_agentbench.runs.run_file import SCHEMA, Run, SessionFacts
 from pytest_agentbench.runs.sessions import folder_of
 from pytest_agentbench.session.gate import make_gate
-from pytest_agentbench.session.results import MainScore, read_rollouts, serving
+from pytest_agentbench.session.results import MainScore, read_rollouts, samples_of, serving
 from pytest_agentbench.session.summary import compare_arms, compute
 from pytest_agentbench.suites.arms import DEFAULT, VariantOrigin
 
@@ -88,14 +89,16 @@ def rebuild(directory: Path) -> Run:
     facts, suites = inputs.facts, inputs.suites
     session = facts.sessions[-1].session if facts.sessions else 1
     mains = {each.name: MainScore(main := each.facts.main_score, each.facts.scales[main]) for each in suites}
-    journal = read_rollouts(directory, mains, session, with_trials=True)
+    journal = read_rollouts(directory, mains, session, arms=facts.backend.more.get("arms", ()), with_trials=True)
     part = journal.read.frame.scenarios(Terms(objectives_of(facts.settings.slo))).timed
     folder, calls = folder_of(directory, session), part.call_spans.get(session, ())
+    sums = samples_of(folder, calls)
     facts = replace(
         facts,
         schema=SCHEMA,
         stopwatch=stopwatch_of(part, inputs.cpu, facts.environment.cpus),
-        serving=serving(inputs.looks, folder, calls, journal.client),
+        serving=serving(inputs.looks, sums, journal.client),
+        engines=engine_uses(sums, journal.taps),
     )
     run = compute(facts, suites, journal)
     run = replace(run, identity=run.identity and hashed(run.identity))

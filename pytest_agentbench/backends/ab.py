@@ -6,6 +6,7 @@ All arms are up at once, or one after the other if the machine has too few GPUs 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,6 +24,8 @@ from pytest_agentbench.records import Endpoint, Json
 
 Make = Callable[[], Backend]
 
+CPUS_PER_BOOT = 4  # CPUs of this machine for each stack that boots at the same time; with fewer, stacks boot one after the other
+
 
 class Arms(Backend):
     """The backend of an A/B session. It contains one backend for each arm (a setting under comparison), and starts and watches them.
@@ -30,8 +33,14 @@ class Arms(Backend):
     An arm whose backend does not start, or dies, is excluded from the session with a reason in `failures`. The other arms continue.
     """
 
-    def __init__(self, makers: Mapping[str, Make]) -> None:
+    def __init__(self, makers: Mapping[str, Make], at_once: int | None = None) -> None:
+        """Creates the backend of each arm.
+
+        `at_once` is the number of stacks that boot at the same time. Without it, the number of CPUs decides. Each stack starts several
+        processes, and servers that boot beside many others miss their time limits.
+        """
         self._makers = makers
+        self._boots = threading.Semaphore(at_once or max(1, len(os.sched_getaffinity(0)) // CPUS_PER_BOOT))
         self.backends = {name: make() for name, make in makers.items()}
         first = next(iter(self.backends.values()))
         self.in_sequence = not fit_together([*self.backends.values()])
@@ -42,7 +51,7 @@ class Arms(Backend):
         self.waits = any(each.waits for each in self.backends.values())
         self.load_s: dict[str, float] = {}  # arm -> duration of its last start in seconds
         self.failures: dict[str, str] = {}  # arm -> why it is excluded
-        self._on_lost: Callable[[str, str], None] = lambda _arm, _why: None
+        self._on_lost: Callable[[str, str], object] = lambda _arm, _why: None
         self._endpoints: dict[str, Endpoint] = {}  # arm that is up -> its endpoint
         self._started: set[str] = set()
         self._tell: Tell | None = None  # Set by `watch`
@@ -94,16 +103,16 @@ class Arms(Backend):
                 if name in self._endpoints:
                     break
         else:
-            booting = [threading.Thread(target=self._boot, args=(name,), name=f"agentbench-arm-{name}") for name in self._remaining]
+            booting = [threading.Thread(target=self._boot_in_turn, args=(name,), name=f"agentbench-arm-{name}") for name in self._remaining]
             for thread in booting:
                 thread.start()
             for thread in booting:
                 thread.join()
         if not self._endpoints:
-            raise BackendError("; ".join(self.failures.values()))
+            raise BackendError("; ".join(self.failures.values()) or "the session ended before an arm had booted")
         return next(self._endpoints[name] for name in self.backends if name in self._endpoints)
 
-    def follow(self, on_lost: Callable[[str, str], None]) -> None:
+    def follow(self, on_lost: Callable[[str, str], object]) -> None:
         self._on_lost = on_lost
 
     def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
@@ -119,6 +128,9 @@ class Arms(Backend):
         if arm not in self._endpoints:
             raise BackendError(self.failures[arm])
         return self._endpoints[arm], True
+
+    def missing_workers(self, arm: str) -> str:
+        return self.backends[arm].missing_workers("") if arm in self._endpoints else ""
 
     def sources(self, arm: str) -> Sources:
         return self.backends[arm].metrics() if arm in self._endpoints else Sources()
@@ -165,6 +177,15 @@ class Arms(Backend):
     def _remaining(self) -> list[str]:
         """The arms that are not excluded."""
         return [name for name in self.backends if name not in self.failures]
+
+    def _boot_in_turn(self, name: str) -> None:
+        """Starts the backend of an arm. A stack waits until few enough others boot. Does nothing if the session has ended meanwhile."""
+        if not self.backends[name].waits:  # A server that already runs takes no CPU.
+            self._boot(name)
+            return
+        with self._boots:
+            if not self._stopped:
+                self._boot(name)
 
     def _boot(self, name: str) -> None:
         """Starts the backend of an arm. Excludes the arm if that fails."""

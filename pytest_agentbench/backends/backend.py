@@ -122,11 +122,19 @@ class Backend(Protocol):
         del arm
         return self.metrics()
 
+    def missing_workers(self, arm: str) -> str:
+        """Counts the workers of an arm again, between two blocks of rollouts. Returns a sentence if some are missing, else an empty string.
+
+        A router may lose workers that still run. Only backends with `ready: {workers: ...}` are counted. Called for arms that are up.
+        """
+        del arm
+        return ""
+
     def unused(self, arm: str) -> Collection[str]:
         """Returns the names of the processes that rollouts of `arm` do not need: none, except in an A/B session."""
         del arm
         return ()
 
-    def follow(self, on_lost: Callable[[str, str], None]) -> None:
+    def follow(self, on_lost: Callable[[str, str], object]) -> None:
         """Sets the function that is called when an arm has died. Its arguments are the name of the arm and the reason."""
         del on_lost

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.api import Api, ApiAnswer
 from pytest_agentbench.backends.telemetry.engine_stats import COUNTERS, SERVERS, CacheHits
-from pytest_agentbench.backends.telemetry.samples import Page, SampledTarget, Sources, Target
+from pytest_agentbench.backends.telemetry.readings import read_now
+from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.routing_hints import root
@@ -40,7 +40,10 @@ class CacheBlock:
 
 @dataclass(frozen=True)
 class Reset:
-    """The result of `reset`: which servers emptied their prefix cache, and why others did not."""
+    """The result of `reset`: which servers emptied their prefix cache, and why others did not.
+
+    The record of earlier prompts that a router may keep, to choose an engine, is a part of the cache.
+    """
 
     done: tuple[str, ...] = ()  # URLs that emptied a cache
     why_not: str = ""  # why a part of the cache was not emptied; empty: all of it was
@@ -59,6 +62,8 @@ def reset(endpoint: Endpoint, sources: Sources) -> Reset:
         if not done_by:
             return Reset(tuple(done), f"{url} answers neither {' nor '.join(OF_ENGINES)}, and its endpoint does not answer {OF_FRONTENDS}")
         done.append(done_by)
+    if (router := root(endpoint.url)) not in engines:
+        return Reset(tuple(done), f"{router} is a router before the engines, and no request empties its own record of earlier prompts")
     return Reset(tuple(done))
 
 
@@ -99,18 +104,9 @@ def counters(targets: Sequence[Target]) -> Counters:
     Returns (service, replica, counter) -> current value, for all counters that statistics use (COUNTERS).
     """
     counts: defaultdict[tuple[str, int, str], float] = defaultdict(float)
-    for watched in map(SampledTarget, targets):
-        try:
-            watched.ask()
-            changes = Page().changes(watched.answer())
-        except (OSError, HTTPException, ValueError):
-            continue
-        finally:
-            watched.close()
-        names = dict(enumerate(name for name, _ in changes.series))
-        for number, value in changes.values:
-            if names[number] in COUNTERS:
-                counts[watched.target.service, watched.target.replica, names[number]] += value
+    for source, series in read_now(targets, COUNTERS).items():
+        for each, value in series.items():
+            counts[(*source, each.name)] += value
     return dict(counts)
 
 

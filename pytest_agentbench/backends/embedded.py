@@ -62,7 +62,7 @@ class Embedded(OwnServer):
 
     @property
     def identity(self) -> Json:
-        without = {"name", "note", "thresholds", "prices", "roles", "nodes", "port", "request_log", "script"}
+        without = {"name", "note", "thresholds", "prices", "roles", "nodes", "port", "request_log", "script", "worker_id"}
         settings = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.role_identity
         return {**settings, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 

@@ -1,108 +1,33 @@
-"""Readiness checks of an endpoint before the first rollout: port, models, workers, chat, tool call, and labels.
-
-Labels are request fields or headers that tell the router of a stack which rollout a call belongs to.
-"""
+"""Readiness checks of an endpoint before the first rollout: port, models, workers, chat, tool call, labels, and sessions."""
 
 from __future__ import annotations
 
 import json
 import math
-import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_agentbench.backends.api import TIMEOUT, Api, ApiAnswer, NeverReady, denied, is_final, unanswered
+from pytest_agentbench.backends.api import Api, ApiAnswer, NeverReady, denied, is_final, unanswered
+from pytest_agentbench.backends.labels_spec import LabelsSpec
+from pytest_agentbench.backends.probe_rollout import ANSWER, ProbeRollout, check_labels, probe_rollout
+from pytest_agentbench.backends.session_probe import REQUIRED, SessionProbe, probe_sessions
 from pytest_agentbench.backends.stack.spec import ReadySpec
+from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.tap.routing_hints import make_labels, merged
-
-
-class ProbeRollout:
-    """A rollout for tests of a stack. Like a real rollout, its calls have labels, and the stack is told when it ends (`release`)."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.labels = make_labels(endpoint.labels)
-        self.id = f"agentbench-probe:{secrets.token_hex(4)}"
-        label = self.labels.label(self.id)
-        self._endpoint, self._fields = endpoint, label.fields
-        self._api = Api(replace(endpoint, headers={**endpoint.headers, **label.headers}))
-
-    def chat(self, body: Json, timeout: float = TIMEOUT) -> ApiAnswer:
-        return self._api.post("/chat/completions", merged(body, self._fields), timeout)
-
-    def is_listed(self) -> bool | None:
-        """Returns whether the stack's router lists this rollout, or None if routers of this kind have no list.
-
-        Raises BackendError if the list cannot be read.
-        """
-        listing = self.labels.listing(self._endpoint.url)
-        return None if listing is None else self.id in _object(Api(replace(self._endpoint, url=listing)).get(""), f"GET {listing}")
-
-    def release(self, model: str) -> Json | None:
-        """Tells the stack that the rollout has ended. Raises BackendError if the stack refuses that.
-
-        Returns the answer of the stack, or None if stacks of this kind are not told.
-        """
-        release = self.labels.release(self._endpoint.url, model, self.id)
-        if release is None:
-            return None
-        api = Api(replace(self._endpoint, url=release.url, headers={**self._endpoint.headers, **release.headers}))
-        return _object(api.post("", release.body), f"POST {release.url}")
-
-
-@contextmanager
-def probe_rollout(endpoint: Endpoint) -> Iterator[ProbeRollout]:
-    """Yields a test rollout. At the end of the `with` block, tells the stack that the rollout has ended."""
-    probe = ProbeRollout(endpoint)
-    yield probe
-    probe.release(endpoint.model)
-
-
-def check_labels(endpoint: Endpoint, body: Json) -> str:
-    """Checks that the router of a stack reads labels, with a labelled chat and its release (the message that the rollout has ended).
-
-    Returns `announced`, or `announced and released` if the stack takes releases. Raises BackendError if the router has ignored either.
-    """
-    probe = ProbeRollout(endpoint)
-    answer = _object(probe.chat(body), "a call with a label")
-    if not probe.labels.shows_label_read(answer):
-        raise BackendError(
-            "the router did not read the label (rollout) of a call; the answer lacks the data that the label requests: "
-            f"{beginning(str(answer), 300)}; check that calls go through the router"
-        )
-    if probe.is_listed() is False:
-        raise BackendError("the router does not list the rollout of a call that was labelled with it; check `endpoint` and `labels`")
-    released = probe.release(endpoint.model)
-    if released is None:
-        return "announced"
-    if probe.labels.bypassed(released) or probe.is_listed():
-        given = beginning(str(released), 300)
-        raise BackendError(
-            f"the message that a rollout has ended was answered {given}, so it did not go through the router; check `endpoint` and `labels`"
-        )
-    return "announced and released"
-
-
-def _object(answer: ApiAnswer, what: str) -> Json:
-    content = answer.json()
-    if answer.status != 200 or not isinstance(content, dict):
-        raise BackendError(f"{what} was answered {answer}; the answer must be a JSON object with status 200")
-    return content
-
 
 PAUSE = 0.2  # seconds before a readiness check is repeated
 LABEL_TRIES = 10
+STICKY_TRIES = 3  # A router may learn of its workers only after it answers, and then distribute sessions anew.
+STICKY_PAUSE = 1.0  # seconds between two of them
 TOOL_TRIES = 3  # A model may answer with text instead of a tool call.
+RETURN = 5.0  # seconds that missing workers get to come back between two blocks of rollouts
 CONTEXT_TIMEOUT = 5.0  # seconds for the list of models while a rollout waits
-ANSWER = 120.0  # seconds for a chat: the first one may compile kernels
 
 CHAT: Json = {"max_tokens": 1, "messages": [{"role": "user", "content": "Say hello."}]}
 
@@ -186,6 +111,7 @@ class ReadinessChecks:
         on_wait: Callable[[str, str], None] = lambda _name, _problem: None,
         *,
         boots: bool = False,
+        targets: Sequence[Target] = (),
     ) -> None:
         """Creates the checks. Nothing is requested yet.
 
@@ -196,11 +122,14 @@ class ReadinessChecks:
             alive: Raises an error if the server has died.
             on_wait: Called with the name of each check before it runs, and with its name and the problem after each failed attempt.
             boots: Whether the server is still starting, so that a missing path or model may yet appear.
+            targets: The metrics of the stack's engines, whose counters say which engine answered a call.
         """
         self.boots = boots
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
         self.model = endpoint.model
         self.workers: dict[str, int] = {}  # Dynamo: worker type -> number of workers, after the check `workers`
+        self.sessions: SessionProbe | None = None  # where the calls of test sessions went, after the check `sessions`
+        self._targets = targets
         self._max_workers: Mapping[str, int] = {}  # Worker type -> most workers that Dynamo may list
         self._probe = ProbeRollout(endpoint)
 
@@ -214,8 +143,11 @@ class ReadinessChecks:
         checks = {**self._silent(), "chat": self._chat}
         if self.spec.tools != "none":
             checks["tools"] = self._tools
-        if self.endpoint.labels.get("kind", "none") != "none":
+        labels = LabelsSpec(**self.endpoint.labels)
+        if labels.kind not in ("none", "session"):
             checks["labels"] = self._labels
+        if labels.probes_sessions:
+            checks["sessions"] = self.check_sessions
         yield from self._run(checks)
         self._probe.release(self.model)
 
@@ -278,12 +210,7 @@ class ReadinessChecks:
 
         Dynamo lists a model before all its workers are up, and a worker for seconds after its death.
         """
-        answer = Api(self.endpoint).get(f"/models/{self.model}/ready")
-        self.workers = counts = _workers(answer.json())
-        missing = [f"{counts.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if counts.get(kind, 0) < least]
-        if answer.status != 200 or missing:
-            workers = f"; ready workers: {', '.join(missing)}" if missing else ""
-            raise BackendError(f"/models/{self.model}/ready answered {answer}{workers}")
+        self.workers = counts = count_workers(self.answering, self.spec.workers)
         if dead := [f"{counts.get(kind, 0)} {kind}, not {most}" for kind, most in self._max_workers.items() if counts.get(kind, 0) > most]:
             raise BackendError(f"/models/{self.model}/ready still counts a worker that has died: {', '.join(dead)}")
         return ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -319,6 +246,21 @@ class ReadinessChecks:
                 time.sleep(PAUSE)
         raise NeverReady(why)
 
+    def check_sessions(self) -> str:
+        """Makes the calls of test sessions, and returns on how many engines they were answered, as `sessions` has it.
+
+        With `sticky: required`, raises NeverReady unless the calls of each session stayed on one engine.
+        """
+        is_required = self.endpoint.labels.get("sticky") == REQUIRED
+        for left in reversed(range(STICKY_TRIES if is_required else 1)):
+            self.sessions = probe = probe_sessions(self.answering, self._body({"max_tokens": 1}), self._targets)
+            if probe.all_stayed or not is_required:
+                break
+            if not left:
+                raise NeverReady(f"labels: `sticky` is `{REQUIRED}`, but {probe.text()}; {probe.advice()}, or remove `sticky`")
+            time.sleep(STICKY_PAUSE)
+        return probe.text()
+
     def _body(self, fields: Json) -> Json:
         return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
 
@@ -327,6 +269,34 @@ class ReadinessChecks:
         if answer.status in (401, 403):
             raise denied(f"a chat was answered {answer}", answer.status, self.endpoint)
         return answer
+
+
+def count_workers(endpoint: Endpoint, least: Mapping[str, int]) -> dict[str, int]:
+    """Returns Dynamo's worker type -> number of workers that are ready. Raises BackendError if there are fewer than `least` of a type."""
+    answer = Api(endpoint).get(f"/models/{endpoint.model}/ready")
+    counts = _workers(answer.json())
+    missing = [f"{counts.get(kind, 0)} of {number} {kind}" for kind, number in least.items() if counts.get(kind, 0) < number]
+    if answer.status != 200 or missing:
+        workers = f"; ready workers: {', '.join(missing)}" if missing else ""
+        raise BackendError(f"/models/{endpoint.model}/ready answered {answer}{workers}")
+    return counts
+
+
+def missing_workers(endpoint: Endpoint, least: Mapping[str, int]) -> str:
+    """Counts the workers of a Dynamo that was ready before. Returns a sentence if some are missing, else an empty string.
+
+    Workers that are missing get RETURN seconds to come back. Without `least` (worker type -> least number), nothing is counted.
+    """
+    end = time.monotonic() + RETURN
+    while least:
+        try:
+            count_workers(endpoint, least)
+            break
+        except BackendError as error:
+            if time.monotonic() > end:
+                return f"workers that were ready at the boot are missing, for {RETURN:g} s now: {error}"
+        time.sleep(PAUSE)
+    return ""
 
 
 def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:

@@ -141,7 +141,7 @@ def load_backend(name: str, root: Path, changes: Sequence[tuple[str, Any]] = ())
     else:
         file = find_backend(name, root)
         where, data = str(file), {"name": file.stem, **load_yaml(file)}
-        if "services" in data or "include" in data:
+        if data.keys() & {"services", "include", "base"}:
             data = {"kind": "stack", **data}
     kind: type[BackendSpec] = load_object("backend kind", _kind(override(data, changes, where), where), KINDS, root)
     spec = validate(kind, override(kind.completed(data, file), changes, where), where)

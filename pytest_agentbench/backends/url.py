@@ -15,12 +15,14 @@ from pydantic import Field, FiniteFloat, PositiveInt, field_validator, model_val
 from pytest_agentbench.backends.api import Api
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.doctor.check import Check, key_checks, reach_check, unknown
+from pytest_agentbench.backends.labels_spec import LABELS, LabelsField, LabelsSpec
 from pytest_agentbench.backends.machine.versions import server_facts
-from pytest_agentbench.backends.ready import ReadinessChecks, listed_models, waiting_for
+from pytest_agentbench.backends.ready import ReadinessChecks, listed_models, missing_workers, waiting_for
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
-from pytest_agentbench.backends.stack.spec import LABELS, WORKERS, LabelsField, LabelsSpec, ReadySpec
+from pytest_agentbench.backends.stack.spec import WORKERS, ReadySpec
 from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.config import PositiveSeconds, Spec, base_url
 from pytest_agentbench.lib.options import LoginUrl
 from pytest_agentbench.lib.threads import daemon
@@ -207,6 +209,11 @@ class UrlSpec(BackendSpec):
         yield from key_checks(self.api_key_env)
         yield reach_check(self.url) if reach else unknown("server", f"{self.url} is only checked if the backend is named")
 
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The URLs of the server's metrics."""
+        return tuple(Target("server", number, url, self.ca_file) for number, url in enumerate(self.metrics))
+
     def running_endpoint(self) -> Endpoint:
         rate, labels = self.rate_limit.requests_per_minute, self.labels.model_dump(exclude_defaults=True)
         own = self.url, self.model or "", self.name, self._key(), self.ca_file, self.headers, rate, labels, self.api_key_env
@@ -255,6 +262,8 @@ class Url(Backend):
         if self.spec.model and self.spec.model not in self.models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
         endpoint = replace(endpoint, model=self.spec.model or self.models[0])
+        if self.spec.labels.probes_sessions:
+            self._probe_sessions(endpoint)
         self._endpoint = endpoint
         daemon(self._read_server_facts, endpoint, name="versions")  # In the background: the start does not wait for it.
         return endpoint
@@ -272,6 +281,13 @@ class Url(Backend):
         deadline = time.monotonic() + ready.timeout
         ReadinessChecks(endpoint, wanted, deadline, self._refuse_if_stopped, on_wait, boots=True).run_silent_checks({})
 
+    def _probe_sessions(self, endpoint: Endpoint) -> None:
+        """Makes calls of test sessions, and records how many sessions stayed on one engine. Raises BackendError if `sticky` is not met."""
+        self.status = waiting_for("sessions", "")
+        checks = ReadinessChecks(endpoint, ReadySpec(), alive=self._refuse_if_stopped, targets=self.spec.targets)
+        checks.check_sessions()
+        self.description["sessions"] = codec.plain(checks.sessions)
+
     def _refuse_if_stopped(self) -> None:
         if self._stopped.is_set():
             raise BackendError("the session ended while it waited for the server")
@@ -280,7 +296,11 @@ class Url(Backend):
         self._server_facts = server_facts(endpoint)
 
     def metrics(self) -> Sources:
-        return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
+        return Sources(self.spec.targets)
+
+    def missing_workers(self, arm: str) -> str:
+        del arm
+        return missing_workers(self._endpoint, self.spec.ready.workers) if self._endpoint and self.spec.ready else ""
 
     def look(self) -> str:
         return self._absence.look(self._endpoint) if self._endpoint else ""

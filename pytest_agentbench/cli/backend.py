@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_agentbench.backends.stack.protocol import StackFacts
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
+    from pytest_agentbench.backends.telemetry.samples import Target
     from pytest_agentbench.records import Endpoint
     from pytest_agentbench.suites.folder import AgentConfig
 
@@ -217,12 +218,12 @@ def run_check(options: argparse.Namespace) -> None:
         raise ConfigError(
             "no server is given; pass a running stack, a backend or a URL, or --agent with an agent_config.json that has api_base"
         )
-    endpoint, ready = _endpoint(name)
+    endpoint, ready, targets = _endpoint(name)
     sampling = {key: value for key, value in agent.settings.items() if key in SAMPLING}
     endpoint = replace(endpoint, model=sampling.pop("model", endpoint.model))
     ready = ready.model_copy(update={"chat": {**ready.chat, **sampling}})
     print(f"checking {endpoint.url}, for at most {PATIENCE:g} s", file=sys.stderr)
-    checks = ReadinessChecks(endpoint, ready, time.monotonic() + PATIENCE)
+    checks = ReadinessChecks(endpoint, ready, time.monotonic() + PATIENCE, targets=targets)
     for check in checks.run_checks():
         print(f"✓ {check.name:<8} {check.detail}  ({check.seconds:.2f} s)")
     speed = probe(checks.answering)
@@ -297,8 +298,11 @@ def _running_stack(name: str) -> tuple[Path, StackFacts] | None:
     return min(matching, key=lambda each: each[1].state != "ready", default=None)
 
 
-def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
-    """Returns the endpoint of a running stack, a backend or a URL, and the settings of its readiness checks."""
+def _endpoint(name: str) -> tuple[Endpoint, ReadySpec, tuple[Target, ...]]:
+    """Returns the endpoint of a running stack, a backend or a URL, the settings of its readiness checks, and its metrics.
+
+    A running stack was checked with its labels and metrics when it booted, so here it has neither.
+    """
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
     from pytest_agentbench.backends.url import UrlSpec
@@ -308,10 +312,11 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
         facts = running[1]
         if facts.url is None:
             raise ConfigError(f"{name} is {facts.state}; wait until `agentbench backend status` lists it as ready")
-        return Endpoint(facts.url, facts.model or "", facts.backend), ReadySpec(**facts.ready)
+        return Endpoint(facts.url, facts.model or "", facts.backend), ReadySpec(**facts.ready), ()
     spec = load_backend(name, Path.cwd())
     if (known := spec.running_endpoint()) is not None:
-        return known, ReadySpec(in_a_row=1, workers=spec.ready.workers if isinstance(spec, UrlSpec) and spec.ready else {})
+        own = (spec.ready.workers if spec.ready else {}, spec.targets) if isinstance(spec, UrlSpec) else ({}, ())
+        return known, ReadySpec(in_a_row=1, workers=own[0]), own[1]
     if isinstance(spec, StackSpec):
         raise ConfigError(f"{name} is not running; start it with `agentbench backend up {name}`")
     raise ConfigError(f"{name} is of kind {spec.kind}, which runs only during a session; pass a running stack or a URL instead")

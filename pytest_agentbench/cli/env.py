@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pytest_agentbench.errors import ConfigError, unknown_name
-
 
 def add(commands: Any) -> None:
     """Adds the parser of this command."""
@@ -15,7 +13,9 @@ def add(commands: Any) -> None:
     )
     verbs = env.commands()
     create = verbs.add_parser("create", help="Create environments with pinned versions; an existing one is left as it is")
-    create.add_argument("names", nargs="+", metavar="NAME", help="a name from `agentbench env list`")
+    create.add_argument(
+        "names", nargs="+", metavar="NAME", help="a name from `agentbench env list`, or a file that describes an environment"
+    )
     create.set_defaults(run=run_create)
     verbs.add_parser("list", help="List the environments, what each is for, and which ones exist on this machine").set_defaults(
         run=run_list
@@ -23,18 +23,17 @@ def add(commands: Any) -> None:
 
 
 def run_create(options: argparse.Namespace) -> None:
-    from pytest_agentbench.backends.machine.virtual_environments import create, environments
+    from pytest_agentbench.backends.machine.virtual_environments import create, find_environment
 
     for name in options.names:
-        if name not in environments():  # all names are checked before the first environment takes minutes
-            raise ConfigError(unknown_name("environment", name, environments()))
+        find_environment(name)  # all names are checked before the first environment takes minutes
     for name in options.names:
         create(name, lambda line: print(line, flush=True))
 
 
 def run_list(options: argparse.Namespace) -> None:
-    from pytest_agentbench.backends.machine.virtual_environments import environments, home_of, is_whole
+    from pytest_agentbench.backends.machine.virtual_environments import environments, is_whole
 
     for name, spec in environments().items():
-        print(f"{name:14} {spec.about} ({', '.join(spec.pins)})")
-        print(f"{'':14} {home_of(name) if is_whole(home_of(name)) else f'not here: agentbench env create {name}'}")
+        print(f"{name:14} {spec.summary}")
+        print(f"{'':14} {spec.home if is_whole(spec.home) else f'not here: agentbench env create {name}'}")

@@ -115,6 +115,9 @@ class Piece(NamedTuple):
     tokens: int = 1
 
 
+FILLER = Piece(" more")  # token that fills up an answer
+
+
 @dataclass(frozen=True)
 class EngineAnswer:
     """The content of the answer to one request."""
@@ -124,6 +127,17 @@ class EngineAnswer:
     call_ids: str  # prefix of the ids of its tool calls
     model: str
     prompt_tokens: int
+    worker_id: str | None = None  # name of the engine in the answer
+
+    @property
+    def nvext(self) -> Json:
+        """The field of the answer that names the engine, if the answer should name it."""
+        return {} if self.worker_id is None else {"nvext": {"worker_id": self.worker_id}}
+
+    @property
+    def message(self) -> Json:
+        """The message that a client has when it got the whole answer."""
+        return _message(self)
 
     def usage(self, cached_tokens: int) -> Json:
         """Returns the usage object of the complete answer. `cached_tokens` of the prompt were in the cache."""
@@ -134,24 +148,30 @@ class EngineAnswer:
         return {"prompt_tokens": self.prompt_tokens, "completion_tokens": sent, "total_tokens": self.prompt_tokens + sent}
 
 
-def compose(request: Mapping[str, Any], reply: PolicyReply, prompt_tokens: int) -> EngineAnswer:
-    """Returns the answer with the content of `reply`, truncated to the limits of the request."""
+def compose(request: Mapping[str, Any], reply: PolicyReply, prompt_tokens: int, worker_id: str | None = None) -> EngineAnswer:
+    """Returns the answer with the content of `reply`, filled up and truncated to the numbers of tokens that the request demands.
+
+    An answer that is too short for `min_tokens` gets more text before its tool calls. With `ignore_eos` an answer ends only at its limit
+    or at a stop sequence.
+    """
     text, stopped = _until_stop(reply.text, stop_texts(request))
-    pieces = [Piece(token) for token in tokenise(text)]
-    if not stopped:
-        pieces += [piece for index, call in enumerate(reply.tool_calls) for piece in _call_pieces(index, call)]
+    said = [Piece(token) for token in tokenise(text)]
+    calls = [] if stopped else [piece for index, call in enumerate(reply.tool_calls) for piece in _call_pieces(index, call)]
     limit = token_limit(request)
-    if limit is not None and len(pieces) > limit:
+    endless = bool(request.get("ignore_eos")) and not stopped and limit is not None
+    fewest = limit if endless and limit else request.get("min_tokens") or 0
+    pieces = [*said, *[FILLER] * (fewest - len(said) - len(calls)), *calls]
+    if limit is not None and (endless or len(pieces) > limit):
         pieces, finish_reason = pieces[:limit], "length"
     else:
         finish_reason = reply.finish_reason or _finish_reason(request, pieces)
-    return EngineAnswer(pieces, finish_reason, _call_ids(request), request["model"], prompt_tokens)
+    return EngineAnswer(pieces, finish_reason, _call_ids(request), request["model"], prompt_tokens, worker_id)
 
 
 def whole_body(answer: EngineAnswer, usage: Json) -> bytes:
     """Returns the answer as one JSON object, for a request that does not stream."""
-    choice = {"index": 0, "message": _message(answer), "logprobs": None, "finish_reason": answer.finish_reason}
-    return orjson.dumps({**_envelope(answer, "chat.completion"), "choices": [choice], "usage": usage})
+    choice = {"index": 0, "message": answer.message, "logprobs": None, "finish_reason": answer.finish_reason}
+    return orjson.dumps({**_envelope(answer, "chat.completion"), "choices": [choice], "usage": usage, **answer.nvext})
 
 
 def stream_events(
@@ -160,7 +180,7 @@ def stream_events(
     """Returns the answer as server-sent events, with the usage last if it is not None.
 
     `due` has the time at which each token must be sent; an event is sent with its last token. With `running` and a usage, each event has
-    the usage so far, as in vLLM with `continuous_usage_stats`.
+    the usage so far, as in vLLM with `continuous_usage_stats`. The first event names the engine, because a stream may be cut.
     """
     envelope = _envelope(answer, "chat.completion.chunk")
 
@@ -168,7 +188,7 @@ def stream_events(
         return envelope if usage is None else {**envelope, "usage": answer.usage_after(sent) if running else None}
 
     has_text = any(piece.call is None for piece in answer.pieces)
-    events = [_chunk_event(head(0), {"role": "assistant", "content": "" if has_text else None}, due[0])]
+    events = [_chunk_event({**head(0), **answer.nvext}, {"role": "assistant", "content": "" if has_text else None}, due[0])]
     sent = 0
     for piece in _chunks(answer.pieces, tokens_per_chunk):
         sent += piece.tokens

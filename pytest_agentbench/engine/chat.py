@@ -32,17 +32,23 @@ class ApiError(Exception):
 
 def parse_chat(body: bytes, model: str) -> Json:
     """Returns the request in `body`. Raises ApiError if it is invalid, or is not for `model`."""
-    try:
-        request = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(f"The body is not valid JSON: {error}.") from None
-    _require(isinstance(request, dict), "The body must be a JSON object.", None)
+    request = parse_object(body)
     check_model(request, model)
     _check_messages(request.get("messages"))
     _check_tools(request.get("tools"))
     _check_tool_choice(request.get("tool_choice"), tool_names(request))
     _check_sampling(request)
     _check_response_format(request.get("response_format"))
+    return request
+
+
+def parse_object(body: bytes) -> Json:
+    """Returns the JSON object in `body`. Raises ApiError if it has none."""
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(f"The body is not valid JSON: {error}.") from None
+    _require(isinstance(request, dict), "The body must be a JSON object.", None)
     return dict(request)
 
 
@@ -82,6 +88,13 @@ def token_limit(request: Mapping[str, Any]) -> int | None:
     """Returns the maximum number of tokens in the answer, or None."""
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     return None if limit is None else int(limit)
+
+
+def asks_for_worker(request: Mapping[str, Any]) -> bool:
+    """Returns whether the answer should name the engine. Dynamo's clients ask for the names of workers in this way."""
+    nvext = request.get("nvext")
+    fields = nvext.get("extra_fields") if isinstance(nvext, dict) else None
+    return isinstance(fields, list) and "worker_id" in fields
 
 
 def stop_texts(request: Mapping[str, Any]) -> list[str]:
@@ -163,6 +176,12 @@ def _check_tool_choice(choice: Any, names: list[str]) -> None:
 def _check_sampling(request: Json) -> None:
     for key in ("max_tokens", "max_completion_tokens"):
         _require(_is_limit(request.get(key)), f"'{key}' must be a whole number of at least 1.", key)
+    fewest, limit = request.get("min_tokens") or 0, token_limit(request)
+    _require(type(fewest) is int and fewest >= 0, "'min_tokens' must be a whole number of at least 0.", "min_tokens")
+    _require(limit is None or fewest <= limit, f"'min_tokens' must be at most 'max_tokens', which is {limit}.", "min_tokens")
+    endless = request.get("ignore_eos")
+    _require(endless in (None, True, False), "'ignore_eos' must be true or false.", "ignore_eos")
+    _require(not endless or limit is not None, "'ignore_eos' is only allowed with 'max_tokens', where the answer then ends.", "ignore_eos")
     _require(request.get("n") in (None, 1), "'n' must be 1.", "n")
     _require(request.get("stream") in (None, True, False), "'stream' must be true or false.", "stream")
     options = request.get("stream_options")

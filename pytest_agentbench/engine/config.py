@@ -22,11 +22,20 @@ class EngineSettings(Spec):
     port: int = Field(default=0, ge=0, le=65535, description="The port on 127.0.0.1. The default, 0, selects a free port.")
     ttft_ms: Milliseconds = Field(default=0, description="Milliseconds from the arrival of a request to its first token.")
     itl_ms: Milliseconds = Field(default=0, description="Milliseconds between two tokens.")
+    prefill_ms_per_1k: Milliseconds = Field(
+        default=0,
+        description="Milliseconds before `ttft_ms` for each thousand prompt tokens that are not in the prefix cache. An engine computes "
+        "one prompt at a time. With the default, hits in the cache save no time.",
+    )
+    prefill_ms_per_1k2: Milliseconds = Field(
+        default=0, description="Milliseconds, in addition, for the square of the number of these thousands of tokens."
+    )
     jitter: float = Field(
         default=0,
         ge=0,
         le=1,
-        description="The share, from 0 to 1, by which both times vary at most. The same request has the same times in every run.",
+        description="The share, from 0 to 1, by which `ttft_ms` and `itl_ms` vary at most. The same request has the same times in "
+        "every run.",
     )
     seed: int = Field(default=0, description="The seed of the jitter, and of the errors of the policy `careless`.")
     error_rate: float = Field(
@@ -49,11 +58,22 @@ class EngineSettings(Spec):
         "A request waits until enough blocks are free. One that can never fit gets a 400.",
     )
     block_size: int = Field(default=16, ge=1, description="Tokens in a block, as in vLLM.")
+    cache_answers: bool = Field(
+        default=False,
+        description="Whether the blocks of an answer stay in the prefix cache, as in a real engine, so that the next turn of a "
+        "conversation finds them there.",
+    )
     max_model_len: int | None = Field(
         default=None,
         ge=1,
         description="The context length in tokens, as in vLLM. `/v1/models` shows it, and a request whose prompt and `max_tokens` "
         "exceed it gets a 400. By default the size of the KV cache is the limit.",
+    )
+    worker_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The engine's name in its answers, as `nvext.worker_id`, where Dynamo names its workers. By default only answers to "
+        "requests whose `nvext.extra_fields` contains `worker_id` have a name, which is the engine's address.",
     )
     request_log: str | None = Field(
         default=None, description="A file to which the body of each chat request is appended as a line of JSON. By default none is written."

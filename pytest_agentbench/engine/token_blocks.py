@@ -35,11 +35,20 @@ def tokenise(text: str) -> list[str]:
 
 def read_prompt(request: Mapping[str, Any], size: int) -> Prompt:
     """Returns the prompt that a chat template would make (tools, messages, start of the answer), in cache blocks of `size` tokens."""
-    beginning = _tools_prompt(orjson.dumps(request.get("tools") or []), size)
-    text = "".join(map(_render, request["messages"])) + "<|assistant|>\n"
-    tokens = [*beginning.rest, *tokenise(text)]
-    more = _chain(tokens, beginning.blocks[-1] if beginning.blocks else 0, size)
-    return Prompt(len(beginning.blocks) * size + len(tokens), beginning.blocks + more)
+    return _read(request, tokenise(_prompt_text(request)), size)
+
+
+def read_answered(request: Mapping[str, Any], answer: Mapping[str, Any], size: int) -> list[int]:
+    """Returns the blocks with which the next request of a conversation begins: those of the prompt and of the message `answer`.
+
+    The last token is left out, because an engine returns it without computing its KV values.
+    """
+    return _read(request, tokenise(_prompt_text(request) + _content_and_calls(answer))[:-1], size).blocks
+
+
+def prompt_tokens(request: Mapping[str, Any]) -> list[str]:
+    """Returns the tokens of the prompt that a chat template would make, as `read_prompt` counts them."""
+    return [*tokenise(orjson.dumps(request.get("tools") or []).decode()), *tokenise(_prompt_text(request))]
 
 
 class _Beginning(NamedTuple):
@@ -53,9 +62,26 @@ def _tools_prompt(tools: bytes, size: int) -> _Beginning:
     return _Beginning(_chain(tokens, 0, size), tokens[len(tokens) // size * size :])
 
 
+def _read(request: Mapping[str, Any], message_tokens: list[str], size: int) -> Prompt:
+    """Returns the prompt that consists of the request's tools and these tokens."""
+    beginning = _tools_prompt(orjson.dumps(request.get("tools") or []), size)
+    tokens = [*beginning.rest, *message_tokens]
+    more = _chain(tokens, beginning.blocks[-1] if beginning.blocks else 0, size)
+    return Prompt(len(beginning.blocks) * size + len(tokens), beginning.blocks + more)
+
+
+def _prompt_text(request: Mapping[str, Any]) -> str:
+    """Returns the messages of a request and the beginning of the answer."""
+    return "".join(map(_render, request["messages"])) + "<|assistant|>\n"
+
+
 def _render(message: Mapping[str, Any]) -> str:
+    return f"<|{message['role']}|>\n{_content_and_calls(message)}<|end|>\n"
+
+
+def _content_and_calls(message: Mapping[str, Any]) -> str:
     calls = "".join(orjson.dumps(call["function"]).decode() for call in message.get("tool_calls") or ())
-    return f"<|{message['role']}|>\n{content_text(message)}{calls}<|end|>\n"
+    return f"{content_text(message)}{calls}"
 
 
 def _chain(tokens: Sequence[str], previous: int, size: int) -> list[int]:
@@ -78,7 +104,7 @@ class BlockCache:
 
     Requests whose prompts are equal up to the end of a full block share that block. The last part of a prompt and the answer are in
     blocks of their own. When no request holds a shared block any more, it stays in the cache until its space is needed; the least
-    recently used blocks are removed first.
+    recently used blocks are removed first. The blocks of an answer stay only if `keep` is called.
     """
 
     def __init__(self, capacity: int, size: int) -> None:
@@ -98,6 +124,14 @@ class BlockCache:
     def clear(self) -> None:
         """Removes all blocks from the cache that no request holds."""
         self._known.clear()
+
+    def keep(self, blocks: Sequence[int]) -> None:
+        """Adds the blocks of a finished request and its answer to the cache, until their space is needed."""
+        for block in reversed(blocks):
+            if block not in self._held:
+                self._known.pop(block, None)
+                self._known[block] = None
+        self._evict()
 
     def fits(self, tokens: int) -> bool:
         """Returns whether a request with this number of tokens, including the answer, can ever run."""
@@ -138,9 +172,13 @@ class BlockCache:
             self._known.pop(block, None)
             self._held[block] += 1
         self._own += own
+        self._evict()
+        return hits * self.size
+
+    def _evict(self) -> None:
+        """Removes the least recently used blocks that no request holds, until the others fit."""
         while len(self._known) + self.used > self.capacity:
             self._known.popitem(last=False)
-        return hits * self.size
 
     def _is_known(self, block: int) -> bool:
         return block in self._held or block in self._known

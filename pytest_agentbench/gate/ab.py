@@ -192,7 +192,7 @@ def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) ->
 
 
 def _arm_failures(pair: ArmPair, facts: ArmFacts) -> str:
-    """Returns why an arm of the pair failed to start or was lost, or an empty string."""
+    """Returns why an arm of the pair failed to start, was lost, or lost workers, or an empty string."""
     return "; ".join(facts.failures[arm] for arm in pair if arm in facts.failures)
 
 

@@ -131,6 +131,7 @@ _CALL_FACTS: tuple[FrameColumn[Any], ...] = (
     FrameColumn("upgraded", "flag", "whether the tap requested a stream although the agent did not", lambda row: row.call.upgraded),
     FrameColumn("model", "text", "model name in the request", lambda row: row.call.model),
     FrameColumn("answered_by", "text", "model name in the answer", lambda row: row.call.answered_by),
+    FrameColumn("engine", "text", "name of the engine that answered, if the answer names it", lambda row: row.call.engine),
     FrameColumn("http_status", "number", "HTTP status of the backend", lambda row: row.call.http_status),
     FrameColumn("error_kind", "text", "kind of failure; empty if the call succeeded", lambda row: row.call.error_kind),
     FrameColumn("finish_reason", "text", "finish reason in the answer", lambda row: row.call.finish_reason),

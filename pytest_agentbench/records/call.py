@@ -147,6 +147,16 @@ class KeptCall:
     missing: str = ""  # why nothing was kept: `limit` if the tap had reached its limit; empty otherwise
 
 
+def engine_name(worker: object) -> str | None:
+    """Returns the name of an engine from the `worker_id` of an answer, or None if it has none.
+
+    Dynamo names a worker for each part of the work; the one that made the output (`decode_worker_id`) counts.
+    """
+    if isinstance(worker, dict):
+        worker = worker.get("decode_worker_id")
+    return None if worker is None else str(worker)
+
+
 @dataclass(frozen=True)
 class LLMCall:
     """One LLM request of a rollout, recorded by the tap (a proxy before the backend).
@@ -184,13 +194,18 @@ class LLMCall:
     idle_since_ns: Stamp | None = None
     repeats: int = 0  # idle connections that the backend had closed when the request was to be sent; it was sent once
     response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
-    server: Json | None = None  # data of the server: `worker_id` and `timing` of Dynamo, or `timing` of ThunderAgent; None if it sends none
+    server: Json | None = None  # `worker_id` of Dynamo or the built-in engine, `timing` of Dynamo or ThunderAgent; None if none is sent
     kept: KeptCall | None = None  # [request and reply](conversations.md); None if the session does not keep those of this call
 
     @property
     def measured(self) -> bool:
         """Whether the timings of a run include the call: it went to the backend under test, and not on behalf of a judge."""
         return not self.endpoint and self.role != JUDGE
+
+    @property
+    def engine(self) -> str | None:
+        """The name of the engine that answered. None if the answer names none."""
+        return engine_name((self.server or {}).get("worker_id"))
 
     @property
     def begun_ns(self) -> int:

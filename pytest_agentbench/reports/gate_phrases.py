@@ -361,6 +361,6 @@ def cache(run: Run) -> str:
     if state.policy == PRIMED:
         primed, total = sum(block.primed or 0 for block in state.blocks), sum(block.rollouts for block in state.blocks)
         return f"primed: {primed} of {total} first calls were made before measuring"
-    resets = sum(not block.salt for block in state.blocks)
+    resets = sum(bool(block.reset) for block in state.blocks)
     salted = "".join(f"; prompts {f'of {name} ' if name else ''}were salted, because {why}" for name, why in state.salted.items())
     return f"cold: {resets} of {len(state.blocks)} blocks began with a reset{salted}"

@@ -238,7 +238,7 @@ class ArmFacts:
     """The state of the arms (settings under comparison) at the end of a session."""
 
     failure: str = ""  # why no arm could run any more; empty if nothing failed
-    failures: Mapping[str, str] = field(default_factory=dict)  # arm that failed to start or was lost -> why
+    failures: Mapping[str, str] = field(default_factory=dict)  # arm that failed to start, was lost, or lost workers -> why
     load_s: Mapping[str, float] = field(default_factory=dict)  # arm -> seconds until it had started
     in_sequence: bool = False  # whether the arms ran one after the other instead of interleaved
 
@@ -249,7 +249,7 @@ class ArmResult(Arm):
 
     model: str | None  # name of the model, as `backend.served_model`
     load_s: float | None  # seconds until its backend answered; null if it did not, and for arms without their own backend
-    failure: str  # why it failed to start or was lost; empty if it did not fail
+    failure: str  # why it failed to start, was lost, or lost workers; empty if it did not fail
     blocks: int  # number of its blocks in the last session
     rollouts: Mapping[str, int]  # [status](metrics.md#status) -> number of rollouts
     calls: int  # number of LLM calls, failed ones included

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
+from pytest_agentbench.backends.telemetry.engine_use import EngineUse
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.lib.file_system import write_whole
@@ -246,6 +247,7 @@ class SessionFacts:
     plan: Plan  # planned rollouts
     stopwatch: Stopwatch  # timing quality
     serving: ServingSummary | None = None  # [metrics of the server](metrics.md#what-the-server-says); null if it reports none
+    engines: tuple[EngineUse, ...] = ()  # [calls of each engine](metrics.md#calls-of-each-engine), one for each arm with calls
     processes: Mapping[str, ProcessCost] = field(default_factory=dict)  # process (`pool`, `tap`, `engine`) -> resources that it used
     tests: OutcomeCounts = field(default_factory=OutcomeCounts)  # outcomes of the tests
     cache: Cache | None = None  # preparation of the prefix cache; null for an imported run

@@ -19,6 +19,7 @@ from pytest_agentbench.agents.run import TruncationRetry
 from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.backends.spec import KINDS, BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind
+from pytest_agentbench.backends.stack.spec import ContainerSpec, ReadySpec, ServiceSpec
 from pytest_agentbench.lib.options import ValueKind
 from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.records import Json
@@ -37,7 +38,14 @@ BESIDE: Mapping[type, Mapping[str, tuple[Json, str]]] = {
         "include": (
             {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
             "Other files with `services`, a name or a list: an engine of one file, a retriever of another.",
-        )
+        ),
+        "base": (
+            {"type": "string"},
+            (
+                "Another stack, whose keys this one has unless it sets them itself: a backend by name, or a YAML file relative to this "
+                "one. Mappings are merged key by key, other values are replaced, and a key without a value is removed."
+            ),
+        ),
     },
     Terminal: {
         "config": (
@@ -109,7 +117,9 @@ def backend_schema() -> Json:
     stack = known["StackKind"]
     stack["properties"] |= {name: _described(*about) for name, about in BESIDE[StackKind].items()}
     stack["required"].remove("services")
-    stack["anyOf"] = [{"required": ["services"]}, {"required": ["include"]}]
+    stack["anyOf"] = [{"required": [key]} for key in ("services", "include", "base")]
+    for name in ("StackKind", *(kind.__name__ for kind in (ServiceSpec, ReadySpec, ContainerSpec))):
+        _allow_removal(known[name])
     has_services = {"anyOf": stack["anyOf"]}
     named = [{"if": _is_kind(name, required=True), "then": _ref(kind)} for name, kind in BACKENDS.items()]
     return {
@@ -165,6 +175,14 @@ def _says_nothing(default: Any) -> bool:
 def _replace(model: Json, name: str, schema: Json) -> None:
     """Replaces the schema of the key `name` in the schema of a model, but keeps its description."""
     model["properties"][name] = {**schema, "description": model["properties"][name]["description"]}
+
+
+def _allow_removal(schema: Json) -> None:
+    """Allows entries without a value in the mappings of a model. In a stack with a `base` they remove an entry of the base."""
+    for about in schema["properties"].values():
+        for each in (about, *about.get("anyOf", ())):
+            if isinstance(each.get("additionalProperties"), dict):
+                each["additionalProperties"] = {"anyOf": [each["additionalProperties"], {"type": "null"}]}
 
 
 def _described(schema: Json, doc: str) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_agentbench.backends import cache_state
@@ -24,12 +25,14 @@ class ArmSwitcher:
     cache if the policy is `cold`. `measure` starts the measurement and `close` ends it.
     """
 
-    def __init__(self, backend: Backend, policy: str) -> None:
-        self.backend, self.policy = backend, policy
+    def __init__(self, backend: Backend, policy: str, notify: Callable[[str], None] = lambda _: None) -> None:
+        """Creates the object. `notify` shows a sentence to the user at once."""
+        self.backend, self.policy, self._notify = backend, policy, notify
         self.blocks: list[CacheBlock] = []
         self._before: cache_state.Counters = {}
         self._is_open = False
         self._began = 0.0  # seconds, time.monotonic()
+        self._lacking: dict[str, str] = {}  # arm that lacks workers -> sentence
         self._salted: dict[str, str] = {}  # arm whose cache cannot be reset -> reason
 
     def begin(self, endpoint: Endpoint, arm: str, rollouts: int) -> tuple[Turn | NoTurn, bool]:
@@ -43,6 +46,7 @@ class ArmSwitcher:
             endpoint, swapped = self.backend.turn(arm, endpoint)
         except AgentbenchError as error:
             return NoTurn(str(error)), False
+        self.count_workers(arm)
         block = CacheBlock(arm, rollouts)
         if self.policy == COLD:
             block = self._with_empty_cache(endpoint, block)
@@ -50,6 +54,10 @@ class ArmSwitcher:
             self.blocks.pop()  # A tap died before the block could be measured.
         self.blocks.append(block)
         return Turn(endpoint, block.salt), swapped
+
+    def stops_an_arm(self, arm: str) -> bool:
+        """Returns whether `begin` would stop the backend of another arm, because the arms run in sequence."""
+        return self.backend.in_sequence and bool(self.blocks) and self.blocks[-1].arm != arm
 
     def measure(self, primed: int | None) -> None:
         """Starts to measure cache hits and duration of the block.
@@ -72,26 +80,47 @@ class ArmSwitcher:
         """Arm whose prompts get a salt (a unique text against cache hits), because its cache could not be reset -> reason."""
         return dict(self._salted)
 
+    def count_workers(self, arm: str) -> None:
+        """Counts the workers of an arm that is up. If some are missing, tells the user, and notes that the arm was not what it should be.
+
+        The arm's rollouts run on, because its other workers still answer. Its results are compared with no other arm.
+        """
+        if arm in self._lacking or arm in self.backend.failures or not (why := self.backend.missing_workers(arm)):
+            return
+        rollouts = sum(block.rollouts for block in self.blocks if block.arm == arm)
+        self._lacking[arm] = f"{f'arm {arm}: ' if arm else ''}after {rollouts} rollouts, {why}"
+        self._notify(self._lacking[arm])
+
+    def count_last(self) -> None:
+        """Counts the workers of all arms that had a block. To be called when no rollout runs any more."""
+        for arm in dict.fromkeys(block.arm for block in self.blocks):
+            self.count_workers(arm)
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Arm that did not start, was lost, or lacked workers -> reason."""
+        return {**self._lacking, **self.backend.failures}
+
     def facts(self, failure: str) -> ArmFacts:
         """Returns which arms failed, and how long each took to start. `failure` is the reason why the session failed, if it did."""
         backend = self.backend
-        return ArmFacts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
+        return ArmFacts("" if self.failures else failure, self.failures, backend.load_s, backend.in_sequence)
 
     def _with_empty_cache(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
         """Empties the cache of a block's arm. Returns the block's record.
 
-        If the cache cannot be emptied, the record has a salt: a unique text for the block's prompts, so that none of them is in the cache.
+        If a part of the cache cannot be emptied, the record has a salt: a unique text for the block's prompts, so that none of them is in
+        the cache. All later blocks of the arm get one, too.
         """
         arm = block.arm
-        if arm not in self._salted:
-            try:
-                done = cache_state.reset(endpoint, self.backend.sources(arm))
-            except BackendError as error:
-                done = cache_state.Reset((), str(error))
-            block = replace(block, reset=done.done)
-            if done.why_not:
-                self._salted[arm] = done.why_not
-        return replace(block, salt=f"[benchmark run {secrets.token_hex(6)}]") if arm in self._salted else block
+        try:
+            done = cache_state.reset(endpoint, self.backend.sources(arm))
+        except BackendError as error:
+            done = cache_state.Reset((), str(error))
+        if done.why_not:
+            self._salted.setdefault(arm, done.why_not)
+        salt = f"[benchmark run {secrets.token_hex(6)}]" if arm in self._salted else ""
+        return replace(block, reset=done.done, salt=salt)
 
     def _counters(self) -> cache_state.Counters:
         return cache_state.counters(self.backend.sources(self.blocks[-1].arm).targets)

@@ -141,7 +141,7 @@ def open_session(setup: Setup) -> OpenSession:
         log,
         redactor,
         notices,
-        ArmSwitcher(setup.backend, setup.settings.cache) if setup.in_blocks else None,
+        ArmSwitcher(setup.backend, setup.settings.cache, notices.put) if setup.in_blocks else None,
         rounds,
         nodes,
         images=TaskImages(_tasks(setup), pool_settings.run, notices.put),

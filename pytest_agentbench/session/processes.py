@@ -209,11 +209,14 @@ class Services:
         self._parts.end()
         if self._parts.send(protocol.EndSession()):
             self._drained.wait(DRAIN)
-        self._finishing = True
+        hurried, self._finishing = self._finishing, True
         self.recorder.backend_needed.set()  # Ends the wait of a boot that no test needed.
         if self.arm_switcher is not None:
             self.arm_switcher.close()
-        self.failure = self.failure or self._redactor.plain("; ".join(self.backend.failures.values()))
+            if not hurried and not self.failure:
+                self.arm_switcher.count_last()
+        failures = self.arm_switcher.failures if self.arm_switcher is not None else self.backend.failures
+        self.failure = self.failure or self._redactor.plain("; ".join(failures.values()))
         if self.sampler is not None:
             self.sampler.stop()
         self.cpu.stop()
@@ -251,7 +254,7 @@ class Services:
         if self.nodes is not None and (problem := self.nodes.problem(self.endpoint)):
             self.notices.put(self._redactor.plain(problem))
         self.recorder.rollouts_begin()
-        self.backend.follow(self._on_arm_lost)
+        self.backend.follow(lambda arm, why: self._parts.send(protocol.ArmLost(arm, self._redactor.plain(why))))
         self._parts.begin(self.endpoint, self.images.unbuilt, () if self.nodes is None else self.images.needed)
         daemon(self._watch_backend, name="watch-backend")
 
@@ -267,8 +270,7 @@ class Services:
                 self.images.make(self.images.needed)
 
     def _start_backend(self) -> None:
-        logs = self.directory / "backend"
-        logs.mkdir(exist_ok=True)
+        (logs := self.directory / "backend").mkdir(exist_ok=True)
         try:
             if self.backend.waits:
                 self.recorder.backend_needed.wait()  # A stack removes leftovers of other sessions itself before it boots.
@@ -310,15 +312,13 @@ class Services:
             self._parts.move(endpoint)
             tell(())
 
-    def _on_arm_lost(self, arm: str, why: str) -> None:
-        self._parts.send(protocol.ArmLost(arm, self._redactor.plain(why)))
-
     @_fails_waiting_tests
     def _prepare_block(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
         """Prepares an arm (a setting under comparison) for a block of its rollouts, and tells the pool whether they can start."""
         assert self.arm_switcher is not None and self.endpoint is not None
         with self._switching:
-            answer: protocol.Turn | protocol.NoTurn
+            if self.sampler is not None and self.arm_switcher.stops_an_arm(arm):
+                self.sampler.stop()  # Its last samples have all calls of the arm that ends now.
             try:
                 answer, swapped = self.arm_switcher.begin(self.endpoint, arm, rollouts)
             except Exception as error:  # A backend may come from a hook.

@@ -6,14 +6,16 @@ import functools
 import importlib
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
-from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, ServingSummary, summary, tally
+from pytest_agentbench.backends.telemetry.engine_calls import CALL_NAMES
+from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, SampleTally, ServingSummary, summary, tally
+from pytest_agentbench.backends.telemetry.engine_use import EngineUse, TapCallsByArm, engine_uses
 from pytest_agentbench.backends.telemetry.samples import Sampler, read_samples
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
@@ -55,7 +57,9 @@ class JournalContents:
     """The data that one pass over a journal collects."""
 
     read: RunReader = field(default_factory=RunReader)
-    client: Client = field(default_factory=Client)  # Calls of this session only, because the backend's counters cover only this session
+    # Calls of this session only, because the backend's counters cover only this session
+    client: Client = field(default_factory=Client)
+    taps: TapCallsByArm = field(default_factory=TapCallsByArm)  # the same calls for each arm with a backend of its own
     damaged: list[str] = field(default_factory=list)  # a sentence for each damaged line
     trials: list[Trial] = field(default_factory=list)  # for a gate or a comparison of arms; empty without them
 
@@ -65,6 +69,7 @@ def read_rollouts(
     mains: Mapping[str, MainScore],
     session: int,
     *,
+    arms: Iterable[str] = (),
     with_trials: bool = False,
     also: Callable[[Rollout], None] = lambda _: None,
 ) -> JournalContents:
@@ -74,13 +79,15 @@ def read_rollouts(
         directory: The run's directory.
         mains: The main score of each suite under each variant.
         session: Number of the session that ends. Its calls are compared with the counters of the backend.
+        arms: Arms with a backend of their own, whose calls are counted separately.
         with_trials: Whether to collect the scores of each trial, which a gate or a comparison of arms needs.
         also: Called with each rollout of a scenario.
     """
-    contents = JournalContents()
+    contents = JournalContents(taps=TapCallsByArm(arms))
     for rollout in read_journal(directory, contents.damaged.append):
         if rollout.session == session:
             contents.client.add(rollout)
+            contents.taps.add(rollout)
         if rollout.kind == "scenario":
             contents.read.add(rollout, *mains[rollout.key.group])
             also(rollout)
@@ -89,14 +96,19 @@ def read_rollouts(
     return contents
 
 
-def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
-    """Returns the metrics of the stack and how they differ from the tap's counts. None if they were not sampled.
+def samples_of(directory: Path, calls: Sequence[Span]) -> SampleTally:
+    """Returns the sums over the samples of the stack's metrics. Loads count only from the first to the last of these calls."""
+    return tally(read_samples(directory, NAMES | CALL_NAMES), timeline.outer(calls))
+
+
+def serving(looks: Looks | None, sums: SampleTally | None, client: Client) -> ServingSummary | None:
+    """Returns the metrics of the stack and how they differ from the tap's counts. None if they were not sampled, or cannot be read.
 
     `looks` says how often and how the metrics were sampled. `client` has the counts of the tap (the recording proxy).
     """
-    if looks is None:
+    if looks is None or sums is None:
         return None
-    stats = summary(tally(read_samples(directory, NAMES), timeline.outer(calls)))
+    stats = summary(sums)
     return ServingSummary(**vars(stats), **vars(looks), disagreements=tuple(disagreements(stats.server, client)))
 
 
@@ -112,6 +124,7 @@ class SessionFindings(NamedTuple):
     launches: tuple[LaunchRecord, ...]  # how they were started
     stopwatch: Stopwatch
     serving: ServingSummary | None  # metrics of the stack during this session
+    engines: tuple[EngineUse, ...]  # calls of each engine of the stack during this session, for each arm
     environment: Environment
 
 
@@ -167,7 +180,8 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
     shown = ShownRollouts(Judge(terms_of(setup.discovered.compiled), tests), setup.config.get_verbosity())
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
     mains = main_scores(setup.discovered.compiled)
-    contents = read_rollouts(opened.directory, mains, opened.number, with_trials=needs_trials, also=shown.add)
+    arms = setup.backend.description.get("arms", ())  # only if each arm has a backend of its own
+    contents = read_rollouts(opened.directory, mains, opened.number, arms=arms, with_trials=needs_trials, also=shown.add)
     shown.add_frame(contents.read.frame)
     part = contents.read.frame.scenarios(Terms(objectives_of(setup.settings.slo))).timed
     none: tuple[NodeRecord, ...] = ()
@@ -175,14 +189,17 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
     stopwatch = _stopwatch(part, cpu_shares(part, services.cpu.samples, opened.number), nodes, opened.number)
     spans = part.call_spans.get(opened.number, ())
     contents.client.add_unrecorded(services.unrecorded)
-    look = functools.partial(serving, looks_of(services.sampler), services.directory, spans, contents.client)
+    contents.taps.end(services.unrecorded)
+    lost, looks = "the metrics of the stack are left out", looks_of(services.sampler)
+    sums = losses.value(lost, lambda: samples_of(services.directory, spans), None)
     return SessionFindings(
         contents,
         shown,
         nodes,
         losses.value("how node workers were started is left out", lambda: read_launches(opened.directory), ()),
         stopwatch,
-        losses.value("the metrics of the stack are left out", look, None),
+        losses.value(lost, lambda: serving(looks, sums, contents.client), None),
+        losses.value("the calls of each engine are left out", lambda: engine_uses(sums, contents.taps), ()),
         losses.value(
             "the facts about code and machine are left out", opened.environment.result, unknown_environment(platform.python_version())
         ),

@@ -126,6 +126,7 @@ def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resu
         plan=Plan(recorder.planned_keys, recorder.done, max(0, recorder.planned_keys - recorder.done)),
         stopwatch=findings.stopwatch,
         serving=findings.serving,
+        engines=findings.engines,
         processes={name: read_record(ProcessCost, cost) for name, cost in services.costs.items()},
         tests=tests.summary(),
         cache=cache_state(services, settings.cache),

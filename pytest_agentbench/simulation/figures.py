@@ -123,7 +123,7 @@ def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figu
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BackendError(
-            f"the simulator's report does not have the format of Dynamo 1.4.2: {error!r}; run `agentbench env create dynamo`"
+            f"the simulator's report does not have the format of Dynamo 1.4.2: {error!r}; run `agentbench env create dynamo-simulator`"
         ) from error
 
 

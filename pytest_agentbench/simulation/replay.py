@@ -56,7 +56,11 @@ BLOCK_SIZE = 16  # tokens in a block if unknown: the default of vLLM
 MOST = 64  # limit on the settings of one table
 
 #: Option of a service's command -> part of the setting that it sets.
-FLAGS: Mapping[str, str] = {"num-gpu-blocks-override": "kv-blocks", "block-size": "block-size", "router-mode": "router"}
+FLAGS: Mapping[str, str] = {
+    **{"num-gpu-blocks-override": "kv-blocks", "block-size": "block-size", "router-mode": "router"},
+    "policy": "router",  # of the shipped dynamo_frontend.py, with session affinity as a suffix, which the simulator does not have
+}
+AFFINITY = ("_hard", "_soft")
 _FLAG = re.compile(r"--([\w-]+)(?:=(.*))?")
 
 
@@ -118,8 +122,14 @@ def _flags(stack: Json) -> Iterator[tuple[str, int | str]]:
         for word, following in zip(words, [*words[1:], ""], strict=True):
             if (flag := _FLAG.fullmatch(word)) and (name := FLAGS.get(flag[1])):
                 value = (flag[2] if flag[2] is not None else following).replace("-", "_")
-                if value.isdecimal() if name != "router" else value in ROUTERS:
-                    yield name, value if name == "router" else int(value)
+                if name == "router" and (router := _without_affinity(value)) in ROUTERS:
+                    yield name, router
+                elif name != "router" and value.isdecimal():
+                    yield name, int(value)
+
+
+def _without_affinity(policy: str) -> str:
+    return next((policy.removesuffix(suffix) for suffix in AFFINITY if policy.endswith(suffix)), policy)
 
 
 def _filled(text: str, values: Json) -> str:
@@ -202,7 +212,7 @@ def _waiting(row: Json, waits: Mapping[str, tuple[str, float]]) -> Json:
     return {**{name: value for name, value in row.items() if name != "timestamp"}, "wait_for": [call], "delay": delay, "tool_wait_ms": 0.0}
 
 
-ENVIRONMENT = "dynamo"
+ENVIRONMENT = "dynamo-simulator"
 LINES = 12  # number of lines at the end of the simulator's log that an error message contains
 
 

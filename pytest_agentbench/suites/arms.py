@@ -21,6 +21,9 @@ BACKEND, AGENT, VARIANT, MODEL, SETTING = KINDS = ("backend", "agent", "variant"
 DEFAULT = "default"
 CONCURRENCY, OF_BACKEND, OF_AGENT = "concurrency", "backend.", "agent."  # settings, and prefixes of settings, that arms may differ in
 
+#: The name or YAML of a backend with a changed setting: `NAME[PATH=VALUE]`.
+CHANGED_BACKEND = re.compile(r"(?!https?://)([^\[\]]+)\[([^\[\]=]+)=(.*)\]")
+
 #: Content of the prefix cache when measuring begins: nothing, the first calls of the measured rollouts, or whatever is in it.
 COLD, PRIMED, CARRY = CACHE_POLICIES = ("cold", "primed", "carry")
 
@@ -31,7 +34,8 @@ class Arm:
 
     name: str
     kind: str  # `backend`, `agent`, `variant`, `model` or `set`
-    value: str  # name, YAML or URL of a backend; kind or import path of an agent; variant; model; PATH=VALUE of a setting
+    # name, YAML or URL of a backend, or NAME[PATH=VALUE]; kind or import path of an agent; variant; model; PATH=VALUE of a setting
+    value: str
 
     @property
     def option_text(self) -> str:
@@ -59,8 +63,19 @@ class Arm:
         return int(self.value.partition("=")[2]) if self.path == CONCURRENCY else None
 
     @property
+    def backend(self) -> str:
+        """The name, YAML or URL of the backend, for arms of the kind `backend`."""
+        changed = CHANGED_BACKEND.fullmatch(self.value)
+        return changed[1] if changed else self.value
+
+    @property
     def backend_changes(self) -> tuple[tuple[str, Any], ...]:
         """The change to settings of the backend under test, as (dotted path, value). Empty if the arm does not change the backend."""
+        from pytest_agentbench.lib.config import parse_yaml
+
+        if self.kind == BACKEND:
+            changed = CHANGED_BACKEND.fullmatch(self.value)
+            return ((changed[2], parse_yaml(changed[3], changed[2])),) if changed else ()
         return ((self.path.removeprefix(OF_BACKEND), self.setting),) if self.path.startswith(OF_BACKEND) else ()
 
 
@@ -141,9 +156,13 @@ def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str,
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+SEPARATOR = re.compile(r",(?![^\[\]]*\])")  # a comma between arms, and not in the brackets of an arm
 #: Each arm runs all scenarios again, and each comparison widens the intervals of the others.
 MOST_ARMS = 12
-FORMS = "BACKEND,BACKEND, agent:KIND,agent:KIND, variant:NAME,variant:NAME, model:NAME,model:NAME or set:PATH=VALUE|VALUE"
+FORMS = (
+    "BACKEND,BACKEND, agent:KIND,agent:KIND, variant:NAME,variant:NAME, model:NAME,model:NAME, set:PATH=VALUE|VALUE "
+    "or BACKEND[PATH=VALUE|VALUE]"
+)
 
 
 def parse_arms(text: str) -> tuple[Arm, ...]:
@@ -153,7 +172,7 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
     """
     if not text.strip():
         return ()
-    arms = tuple(arm for entry in text.split(",") for arm in _arms(entry.strip()))
+    arms = tuple(arm for entry in SEPARATOR.split(text) for arm in _arms(entry.strip()))
     if not 2 <= len(arms) <= MOST_ARMS or not all(arm.value for arm in arms):
         raise ValueError(f"2 to {MOST_ARMS} arms: {FORMS}, each with NAME= in front if you like")
     if len({(arm.kind, arm.path) for arm in arms}) > 1:
@@ -164,13 +183,18 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
 
 
 def _arms(entry: str) -> Iterator[Arm]:
-    """Yields the arms of one comma-separated entry of the option: one arm, or one for each value in `set:PATH=VALUE|VALUE`."""
+    """Yields the arms of one comma-separated entry of the option.
+
+    This is one arm, or one for each value in `set:PATH=VALUE|VALUE` or `BACKEND[PATH=VALUE|VALUE]`.
+    """
     name, equals, rest = entry.partition("=")
     if not equals or not NAME.fullmatch(name):
         name, rest = "", entry
     kind, value = next(((kind, rest.removeprefix(f"{kind}:")) for kind in KINDS[1:] if rest.startswith(f"{kind}:")), (BACKEND, rest))
     if kind == SETTING:
         yield from _setting_arms(name, value)
+    elif kind == BACKEND and (changed := CHANGED_BACKEND.fullmatch(value)):
+        yield from _changed_backends(name, *changed.groups())
     else:
         value = LoginUrl(value)
         yield _arm(name or _default_name(kind, value), kind, value)
@@ -191,6 +215,19 @@ def _setting_arms(name: str, text: str) -> Iterator[Arm]:
         yield arm
 
 
+def _changed_backends(name: str, backend: str, path: str, listed: str) -> Iterator[Arm]:
+    values = [value.strip() for value in listed.split("|")]
+    if not all(values):
+        raise ValueError(f"arms of a backend as BACKEND[PATH=VALUE|VALUE], for example {backend}[{path}=a|b]")
+    if name and len(values) > 1:
+        raise ValueError(f"arms that are named one by one, such as {name}={backend}[{path}={values[0]}]")
+    for value in values:
+        default = f"{_default_name(BACKEND, backend)}_{_value_name(path, value)}"
+        arm = _arm(name or default, BACKEND, f"{backend}[{path}={value}]")
+        _check_setting(arm, value)
+        yield arm
+
+
 def _arm(name: str, kind: str, value: str) -> Arm:
     if name == DEFAULT and (kind, value) != (VARIANT, DEFAULT):
         raise ValueError("arms with other names than `default`, which is the suite's own variant")
@@ -201,7 +238,7 @@ def _check_setting(arm: Arm, value: str) -> None:
     if arm.path == CONCURRENCY and (not value.isdecimal() or not int(value)):
         raise ValueError(f"arms whose concurrency is a whole number from 1 up, not {value}")
     try:
-        _ = arm.setting
+        _ = arm.backend_changes if arm.kind == BACKEND else arm.setting
     except ConfigError as error:
         raise ValueError(f"arms whose values are valid YAML: {error}") from error
 

@@ -121,7 +121,7 @@ class Relay:
         for account in caller.accounts:
             account.entries.append((lambda: exchange.record, address.prices))
         label, upgrade = address.label, address.upgrade
-        fields = {name: label.fields[name] for name in dialect.hint_fields() if name in label.fields}
+        fields = label.fields if request.route in label.routes else {}
         changes = BodyChanges(request.wants_upgrade(upgrade), upgrade is not False, fields, address.salt, label.usage_once)
         if len(request.body) < LARGE:
             exchange.backend_body = apply_changes(request.route, request.body, changes)

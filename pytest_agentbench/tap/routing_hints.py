@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,12 +29,18 @@ FINAL = "x-dynamo-session-final"
 EXTRA_FIELDS = ("worker_id", "timing")
 
 
+#: Routes of the APIs in which servers accept unknown fields. Servers of Anthropic Messages reject them.
+OPENAI = ("/chat/completions", "/completions", "/responses")
+CHAT = ("/chat/completions",)
+
+
 @dataclass(frozen=True)
 class Label:
     """Headers and fields that are added to each call of a rollout, except those that the agent sent itself."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
-    fields: Json = field(default_factory=dict)  # fields of the request body; only those in `hint_fields` of the call's dialect
+    fields: Json = field(default_factory=dict)  # fields of the request body; only for calls of `routes`
+    routes: tuple[str, ...] = OPENAI  # routes of the APIs whose calls get the fields; calls of the others get only the headers
     usage_once: bool = False  # whether streams must report usage only at their end, because the router uses the first report
 
 
@@ -112,7 +119,8 @@ class ThunderAgentLabels(Labels):
     job: bool = False  # whether an engine has Continuum's scheduler; which call is a job's last is not known, so none is marked
 
     def label(self, id: str) -> Label:
-        return Label(fields={"program_id": id, **({"job_id": id, "is_last_step": False} if self.job else {})}, usage_once=True)
+        job = {"job_id": id, "is_last_step": False} if self.job else {}
+        return Label(fields={"program_id": id, **job}, routes=CHAT, usage_once=True)
 
     def release(self, url: str, model: str, id: str) -> Release:
         del model
@@ -159,6 +167,26 @@ class DynamoLabels(Labels):
 
 
 @dataclass(frozen=True)
+class SessionLabels(Labels):
+    """Labels for any router that keeps the calls of a session on one engine. The session's id is in headers or fields of each call.
+
+    Such a router is not told when a session ends, and its answers do not show whether it has read the id.
+    """
+
+    headers: tuple[str, ...]
+    paths: tuple[str, ...]  # fields of the request body; dots separate the names of nested objects
+
+    def label(self, id: str) -> Label:
+        return Label(dict.fromkeys(self.headers, id), reduce(merged, (nested(path, id) for path in self.paths), {}))
+
+
+def nested(path: str, value: object) -> Json:
+    """Returns an object with a value at a path of names: `a.b` becomes {"a": {"b": value}}."""
+    first, dot, rest = path.partition(".")
+    return {first: nested(rest, value) if dot else value}
+
+
+@dataclass(frozen=True)
 class RecordingLabels(Labels):
     """Labels for the server of a recording: a header of each call names the rollout, and the role that makes the call."""
 
@@ -184,7 +212,17 @@ def dynamo(options: Json) -> Labels:
     return DynamoLabels(hints, str(options.get("trace") or ""), bool(options.get("release")))
 
 
-KINDS: Mapping[str, Callable[[Json], Labels]] = {"none": none, "thunderagent": thunderagent, "dynamo": dynamo, "recording": recording}
+def session(options: Json) -> Labels:
+    return SessionLabels(tuple(options.get("headers") or ()), tuple(options.get("fields") or ()))
+
+
+KINDS: Mapping[str, Callable[[Json], Labels]] = {
+    "none": none,
+    "thunderagent": thunderagent,
+    "dynamo": dynamo,
+    "session": session,
+    "recording": recording,
+}
 
 
 def make_labels(options: Json) -> Labels:

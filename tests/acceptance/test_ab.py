@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import Document, Level
+from tests.engine_router import session_stack
 from tests.engines import engine
 from tests.findings import facts, report_of, said
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.router import routing
 from tests.small_stacks import PASSES, own_folder, stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -566,3 +570,56 @@ def test_the_cache_policy_is_part_of_the_setup(project: Project) -> None:
 
     assert 4 == result.ret
     result.stderr.fnmatch_lines(['*the backend has changed: prefix_cache unset is now "primed"; *'])
+
+
+@pytest.mark.parametrize("loses_after", [1, 8])
+def test_an_arm_that_loses_a_worker(project: Project, loses_after: int) -> None:
+    """Workers are counted between blocks, and after the last one. A router that lost one still answers, but its arm is compared with none.
+
+    The session says so at once, and its verdict is not green.
+    """
+    with routing() as good, routing() as losing:
+        losing.loses_after = loses_after
+        for name, router in (("a", good), ("b", losing)):
+            keys = {"kind": "url", "url": router.url, "ready": {"workers": {"decode": 2}}}
+            project.write(f"backends/{name}.yaml", json.dumps(keys))
+        project.suite(scenarios=4, thresholds={"tsq": 0.5})
+        result = project.run("--agentbench-ab=a,b", "--agentbench-concurrency=1")
+    run = project.run_json
+    lost = "workers that were ready at the boot are missing, for 5 s now: /models/m/ready answered 200 OK; ready workers: 1 of 2 decode"
+    (sentence,) = (each["failure"] for each in run["ab"]["arms"] if each["failure"])
+
+    result.assert_outcomes(passed=8)
+    assert (CANNOT_MEASURE, "NOT MEASURED") == (result.ret, run["verdict"])
+    assert re.fullmatch(rf"arm b: after [1-4] rollouts, {re.escape(lost)}", sentence)
+    assert (sentence.startswith("arm b: after 4 "), sentence) == (loses_after == 8, run["backend"]["failure"])
+    assert {("INCONCLUSIVE", sentence)} == {(each["verdict"], each["reason"]) for each in run["ab"]["comparisons"]}
+    result.stdout.fnmatch_lines(["*1 of 2 decode*"])
+
+
+def test_arms_that_keep_their_workers(project: Project) -> None:
+    """A session whose workers are all there after each block is as good as one whose workers are not counted."""
+    with routing() as one, routing() as two:
+        for name, router in (("a", one), ("b", two)):
+            keys = {"kind": "url", "url": router.url, "ready": {"workers": {"decode": 2}}}
+            project.write(f"backends/{name}.yaml", json.dumps(keys))
+        project.suite(scenarios=4, thresholds={"tsq": 0.5})
+        result = project.run("--agentbench-ab=a,b", "--agentbench-concurrency=1")
+
+    assert (0, "PASS", "") == (result.ret, project.run_json["verdict"], project.run_json["backend"]["failure"])
+
+
+def test_a_cold_block_behind_a_router(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines behind a router are reset before each block. The router keeps what it knows of prompts, so they get a salt in addition."""
+    with own_folder(monkeypatch):
+        project.write("backends/router.yaml", json.dumps(session_stack()))
+        project.suite(scenarios=2, test=PASSES)
+        project.run(
+            "--agentbench-backend=router", "--agentbench-ab=set:backend.settings.policy=session|round-robin", "--agentbench-cache=cold"
+        )
+    cache = project.run_json["cache"]
+
+    assert {"session", "round_robin"} == cache["salted"].keys()
+    assert all(" is a router before the engines, and no request empties" in why for why in cache["salted"].values())
+    assert [2] * 4 == [len(block["reset"]) for block in cache["blocks"]]
+    assert 4 == len({block["salt"] for block in cache["blocks"]})

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_agentbench.backends.session_probe import SessionProbe
+from pytest_agentbench.reports import serving_phrases
+from pytest_agentbench.reports.document import Level
+from tests.engine_router import session_stack
+from tests.findings import report_of, said
 from tests.project import Project
 from tests.router import Router, routing
+from tests.small_stacks import PASSES, own_folder
 
 ENDINGS = """
 import asyncio
@@ -172,3 +178,63 @@ def test_a_rate_limit(project: Project, router: Router) -> None:
     assert 0.18 < ((calls[-1].sent_ns or 0) - (calls[0].sent_ns or 0)) / 1e9 / 3
     assert sum(call.held_ns for call in calls) / 1e9 == pytest.approx(run["performance"]["held_s"])
     assert 0.1 < run["performance"]["held_s"]
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Gives stacks a folder of their own. Afterwards no stack may be left."""
+    with own_folder(monkeypatch):
+        yield
+
+
+def sessions_at_boot(project: Project) -> dict[str, SessionProbe]:
+    """Returns arm -> result of the test sessions, from the first page of the report."""
+    ((probes,),) = said(report_of(project.directory, Level.FIRST_PAGE), serving_phrases.sessions_at_boot)
+    return dict(probes)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("stacks")
+def test_a_router_that_keeps_sessions(project: Project) -> None:
+    """A router before two engines gets their URLs as words and the id of each rollout. The boot, the report and run.json say who stayed."""
+    project.write("backends/router.yaml", json.dumps(session_stack(sticky="required")))
+    project.suite(scenarios=2, test=PASSES)
+    result = project.run("scenarios/shop", "--agentbench-backend=router")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        ["sessions at boot 6 of 6 sessions stayed on one engine (calls per engine:", " *engine[[]0[]] 9, engine[[]1[]] 9)"]
+    )
+    probe = SessionProbe(sessions=6, stayed=6, unknown=0, calls={"engine[0]": 9, "engine[1]": 9})
+
+    assert vars(probe) == project.run_json["backend"]["boot"]["sessions"]
+    assert {"": probe} == sessions_at_boot(project)
+    assert {"labelled": 2, "announced": 2, "released": 0, "failed": 0, "bypassed": 0, "left": 0} == project.run_json["labels"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("stacks")
+def test_policies_of_a_router_are_arms(project: Project) -> None:
+    """The policy is a setting, so that its values are arms. The report has the sessions of each arm."""
+    project.write("backends/router.yaml", json.dumps(session_stack()))
+    project.suite(scenarios=2, test=PASSES)
+    result = project.run("--agentbench-backend=router", "--agentbench-ab=set:backend.settings.policy=session|round-robin")
+    result.stdout.fnmatch_lines(["sessions at boot stayed on one engine: session 6 of 6, round_robin 0 of 6"])
+
+    assert {"session": 6, "round_robin": 0} == {arm: probe.stayed for arm, probe in sessions_at_boot(project).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("stacks")
+def test_a_router_that_moves_sessions(project: Project) -> None:
+    """With `sticky: required`, a stack whose sessions change engines is refused, and no rollout runs."""
+    project.write("backends/router.yaml", json.dumps(session_stack("round-robin", sticky="required")))
+    project.suite(scenarios=2, test=PASSES)
+    result = project.run("scenarios/shop", "--agentbench-backend=router")
+    result.stdout.fnmatch_lines(
+        ["*`sticky` is `required`, but 0 of 6 sessions stayed on one engine (calls per engine: engine[[]0[]] 9, engine[[]1[]] 9)*"]
+    )
+
+    assert [] == [each for each in project.rollouts if each.calls]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
+from tests.waits import wait_for
 
 
 def test_a_note_of_all_arms() -> None:
@@ -68,3 +70,52 @@ def test_the_hardware_of_all_arms(gpus: list[list[str] | None], known: Any, tmp_
     arms.stop()
 
     assert known == arms.facts.get("hardware")
+
+
+class SlowStack(Server):
+    """A backend that boots until `go` is set, and notes how many of its class boot at the same time."""
+
+    waits = True
+    lock = threading.Lock()
+
+    def __init__(self, booting: list[int], go: threading.Event) -> None:
+        super().__init__([])
+        self._booting, self._go = booting, go
+
+    def start(self, directory: Path) -> Endpoint:
+        with self.lock:
+            self._booting.append(self._booting[-1] + 1)
+        self._go.wait(30)
+        with self.lock:
+            self._booting.append(self._booting[-1] - 1)
+        return super().start(directory)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_few_stacks_boot_at_once(tmp_path: Path, at_once: int) -> None:
+    """Of twelve stacks, no more boot at the same time than `at_once`, and in the end all are up. A server that runs waits for none."""
+    booting, go = [0], threading.Event()
+    arms = Arms({"running": partial(Server, []), **{str(number): partial(SlowStack, booting, go) for number in range(12)}}, at_once)
+    starting = threading.Thread(target=arms.start, args=(tmp_path,))
+    starting.start()
+    wait_for(lambda: booting[-1] == at_once and "running" in arms.load_s, "the first boots")
+    go.set()
+    starting.join(30)
+    arms.stop()
+
+    assert (at_once, 0, 24) == (max(booting), booting[-1], len(booting) - 1)
+    assert 13 == len(arms.load_s)
+
+
+def test_a_stop_during_boots(tmp_path: Path) -> None:
+    """Stacks whose turn has not come when the session ends do not boot any more."""
+    booting, go = [0], threading.Event()
+    arms = Arms({str(number): partial(SlowStack, booting, go) for number in range(4)}, 1)
+    starting = threading.Thread(target=arms.start, args=(tmp_path,))
+    starting.start()
+    wait_for(lambda: booting[-1] == 1, "the first boot")
+    arms.stop()
+    go.set()
+    starting.join(30)
+
+    assert [0, 1, 0] == booting

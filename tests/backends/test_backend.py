@@ -14,8 +14,8 @@ from pytest_agentbench.backends.machine.virtual_environments import OWN, environ
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.instances import submissions
 from pytest_agentbench.backends.stack.kind import StackKind
-from pytest_agentbench.backends.stack.spec import StackSpec, dependencies, texts
-from pytest_agentbench.backends.stack.templates import TEMPLATE, expand
+from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec, dependencies, single_texts, texts, words
+from pytest_agentbench.backends.stack.templates import TEMPLATE, expand, expand_words
 from pytest_agentbench.clusters.manifests import labelled, read_manifests
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +28,11 @@ ALWAYS = {"port", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "he
 
 #: Templates that services on hosts of Slurm know, too.
 ON_HOSTS = {"leader", "rank", "hosts"}
+
+
+def _services(name: str) -> list[ServiceSpec]:
+    return [*STACKS[name].services.values()] if name in STACKS else []
+
 
 each_stack = pytest.mark.parametrize("name", STACKS)
 
@@ -51,8 +56,10 @@ def test_everything_in_it_is_known(name: str) -> None:
         known = (
             ALWAYS | spec.settings.keys() | of_services | {f"port.{port}" for port in service.ports} | (ON_HOSTS if service.on else set())
         )
-        for text in (*texts(service), *spec.env.values()):
-            expand(text, dict.fromkeys(known, "1"), name)  # raises an error for an unknown template
+        values = dict.fromkeys(known, "1")
+        expand_words(words(service), values, name)  # raises an error for an unknown template
+        for text in (*single_texts(service), *spec.env.values()):
+            expand(text, values, name)
 
     assert spec.services.keys() == dependencies(spec).keys()
     assert {each for each in (spec.python, *(service.python for service in spec.services.values())) if each} <= {*environments(), OWN}
@@ -63,7 +70,7 @@ def test_gpus_are_all_used(name: str) -> None:
     """The command of an engine with GPUs contains their number, so that one setting changes both."""
     for service in STACKS[name].services.values():
         if service.gpus or (service.on and service.on.slurm.gpus):
-            assert any(re.search(r"--(tensor-parallel-size|tp)=\{gpus\}", word) for word in service.run)
+            assert any(re.search(r"--(tensor-parallel-size|tp-size)=\{gpus\}", word) for word in service.run)
 
 
 @each_stack
@@ -78,7 +85,10 @@ def test_settings_are_all_used(name: str) -> None:
     assert set() == spec.settings.keys() - used
 
 
-@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "dynamo.frontend" in file.read_text()])
+DYNAMO = [file.stem for file in SHIPPED if any("dynamo.frontend" in service.run for service in _services(file.stem))]
+
+
+@pytest.mark.parametrize("name", DYNAMO)
 def test_stacks_of_dynamo(name: str) -> None:
     """Calls carry the session as a label unless another router decides. Data that answers lack are traced, and all servers are local
     unless workers run on other machines.
@@ -111,6 +121,25 @@ def test_stacks_with_thunderagents_router(name: str) -> None:
     assert re.search(router.ready.says, '{"backends":{"http://x":{"cache_config":{"total_tokens_capacity":32768}}}}')
     assert {"--metrics", "--profile", "--profile-dir={run_dir}/profile", "--backends={engine.urls}"} <= {*router.run}
     assert ("thunderagent", "{run_dir}/profile/step_profiles.csv") == (spec.labels.kind, spec.labels.trace)
+
+
+@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "engines/vllm.yaml" in file.read_text()])
+def test_the_engines_of_routers(name: str) -> None:
+    """The engines behind a router start as the backend `vllm` does, with the same model and settings."""
+    behind, alone = STACKS[name], STACKS["vllm"]
+
+    assert alone.services["engine"].run == behind.services["engine"].run
+    assert alone.settings.items() <= behind.settings.items()
+    assert (alone.model, alone.python) == (behind.model, behind.services["engine"].python)
+
+
+@pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "routers/" in file.read_text()])
+def test_routers_repeat_nothing(name: str) -> None:
+    """Routers do not repeat calls, exclude no engine, and get the session of each call."""
+    spec = STACKS[name]
+
+    assert {"--disable-retries", "--disable-circuit-breaker", "--host=127.0.0.1"} <= {*spec.services["router"].run}
+    assert ("session", "router") == (spec.labels.kind, spec.front)
 
 
 #: Method of the paper -> the options of its router and engine that other methods do not have.

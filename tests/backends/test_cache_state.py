@@ -94,7 +94,10 @@ def test_dynamo_says_which_workers_did_it(answer: Any, is_done: bool) -> None:
 
 
 def test_engines_behind_a_router_are_all_reset() -> None:
-    """Each server that reports cache hits is reset, but not the router. After one failure the cache does not count as empty."""
+    """Each server that reports cache hits is reset. The router's record of prompts stays, so the cache does not count as empty.
+
+    If a server cannot be reset, the reason is that server.
+    """
     page = f"{QUERIES} 5\n{HITS} 1\n"
     able = {"/reset_prefix_cache": (200, "")}
     with answering({}) as (router, _), answering(able, page) as (one, first), answering(able, page) as (two, second):
@@ -102,7 +105,8 @@ def test_engines_behind_a_router_are_all_reset() -> None:
 
         done = reset(endpoint(router), Sources(tuple(targets)))
 
-        assert Reset((f"{one}/reset_prefix_cache", f"{two}/reset_prefix_cache")) == done
+        why = f"{router} is a router before the engines, and no request empties its own record of earlier prompts"
+        assert Reset((f"{one}/reset_prefix_cache", f"{two}/reset_prefix_cache"), why) == done
         assert ["/reset_prefix_cache"] == first == second
         with answering({}, page) as (three, _):
             failed = reset(endpoint(router), Sources((*targets, Target("e", 2, f"{three}/metrics"))))

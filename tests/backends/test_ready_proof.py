@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.api import NeverReady, probe
-from pytest_agentbench.backends.ready import ReadinessChecks, check_labels
+from pytest_agentbench.backends.probe_rollout import check_labels
+from pytest_agentbench.backends.ready import ReadinessChecks
 from pytest_agentbench.backends.stack.spec import ReadySpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
+from pytest_agentbench.backends.labels_spec import LabelsSpec
 from pytest_agentbench.backends.spec import SessionTerms, find_backend, load_backend
-from pytest_agentbench.backends.stack.spec import LabelsSpec
 from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_system import shipped
@@ -116,7 +116,7 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
         ({"kind": "url", "url": "http://x", "port": 5}, f"unknown key 'port'; known keys: {BACKEND_KEYS}, url, api_key_env, ca_file"),
         (
             {"kind": "embedded", "prot": 5},
-            f"unknown key 'prot' (did you mean 'port'?); known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms, jitter",
+            f"unknown key 'prot' (did you mean 'port'?); known keys: {BACKEND_KEYS}, policy, script, port, ttft_ms, itl_ms",
         ),
         ({"kind": "embedded", "port": 70000}, "port: must be less than or equal to 65535, not 70000"),
         ({"kind": "embedded", "max_concurrency": 0}, "max_concurrency: must be greater than or equal to 1, not 0"),
@@ -170,7 +170,7 @@ def test_each_kind_has_its_backend() -> None:
         ({"url": "ftp://u:password-0815@x"}, "url: must start with http:// or https://, not 'ftp://x'"),
         ({"metrics": "http://u:password-0815@x"}, "metrics: must not contain a user or password"),
         ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: must be greater than 0, not 0"),
-        ({"labels": "dynamic"}, "labels.kind: must be 'none', 'thunderagent' or 'dynamo', not 'dynamic'"),
+        ({"labels": "dynamic"}, "labels.kind: must be 'none', 'thunderagent', 'dynamo' or 'session', not 'dynamic'"),
     ],
 )
 def test_faulty_urls(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:

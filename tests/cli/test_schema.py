@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from pytest_agentbench.backends.spec import own_backends
-from pytest_agentbench.backends.stack.kind import with_on
+from pytest_agentbench.backends.stack.composition import with_on
 from pytest_agentbench.cli import main
 from pytest_agentbench.cli.init import SCHEMA_FILE, SCHEMA_LINE
 from pytest_agentbench.cli.schema import FILES, schema_text
@@ -190,6 +190,8 @@ OF_BACKENDS: dict[str, tuple[dict[str, Any], bool]] = {
     "labels": ({**STACK, "labels": {"kind": "dynamo", "osl": 256}}, True),
     "names of ports": ({"services": {"engine": {"run": ["x"], "ports": ["events"], "metrics": "/metrics"}}}, True),
     "included": ({"include": "engine.yaml"}, True),
+    "based": ({"base": "dynamo", "settings": {"router_mode": "random"}}, True),
+    "based, with less": ({"base": "dynamo", "settings": {"a": None}, "services": {"worker": None, "b": {"env": {"C": None}}}}, True),
     "a name of its own": ({"kind": "embedded", "name": "slow", "request_fields": {"seed": None}}, True),
 }
 

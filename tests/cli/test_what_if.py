@@ -211,4 +211,4 @@ def test_missing_environment(place: Path, capsys: Capture, monkeypatch: pytest.M
     monkeypatch.setenv("AGENTBENCH_ENVS", str(place / "nowhere"))
 
     assert 1 == main(["what-if", "one"])
-    assert "the environment 'dynamo' does not exist: agentbench env create dynamo" in capsys.readouterr().err
+    assert "the environment 'dynamo-simulator' does not exist: agentbench env create dynamo-simulator" in capsys.readouterr().err

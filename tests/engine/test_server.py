@@ -234,6 +234,24 @@ def test_metrics_count_what_was_answered(serve: Callable[..., str], ask: Ask) ->
     assert [0, 0, 0] == [metrics[f"vllm:{name}{label}"] for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")]
 
 
+def test_http_requests_are_counted(serve: Callable[..., str], ask: Ask) -> None:
+    """As in vLLM, refused requests are in this counter only, and requests for health and metrics are in none."""
+    url = serve(model="m")
+    ask(url, "Hello", model="m")
+    ask(url, "Hello", model="unknown")
+    for path in ("/health", "/v1/models", "/version"):
+        httpx.get(url + path)
+    metrics = _metrics(url)
+
+    assert {
+        'http_requests_total{handler="/v1/chat/completions",method="POST",status="2xx"}': 1,
+        'http_requests_total{handler="/v1/chat/completions",method="POST",status="4xx"}': 1,
+        'http_requests_total{handler="/v1/models",method="GET",status="2xx"}': 1,
+    }.items() <= {name: value for name, value in metrics.items() if name.startswith("http_requests_total")}.items()
+    assert not [name for name in metrics if "/health" in name or "/metrics" in name or "/version" in name]
+    assert 1 == sum(value for name, value in metrics.items() if name.startswith("vllm:request_success_total"))
+
+
 def test_says_its_cache(serve: Callable[..., str], ask: Ask) -> None:
     """The capacity of the cache is reported as in vLLM, because routers use it. A request that can never fit is refused."""
     url = serve(kv_blocks=8, block_size=32)

@@ -101,3 +101,24 @@ async def test_a_request_that_gives_up_while_it_waits() -> None:
 def test_what_never_fits(tokens: int, fits: bool) -> None:
     """`fits` is False for a request larger than the cache, which would wait for ever."""
     assert fits == BlockCache(2, 16).fits(tokens)
+
+
+async def test_answers_can_be_kept() -> None:
+    """The blocks of an answer are known when they are kept. Those at the end of the conversation are removed first."""
+    blocks = BlockCache(5, 16)
+    await through(blocks, Prompt(33, [1, 2]), 32)
+    blocks.keep([1, 2, 3, 4])
+
+    assert 64 == await through(blocks, Prompt(65, [1, 2, 3, 4]))
+    await through(blocks, Prompt(17, [9]))
+    assert 48 == await through(blocks, Prompt(65, [1, 2, 3, 4]))
+
+
+async def test_kept_blocks_leave_room() -> None:
+    """A kept block that another request holds is counted once, and what is kept does not exceed the cache."""
+    blocks = BlockCache(4, 16)
+    async with blocks.reserve(Prompt(33, [1, 2]), 0):
+        blocks.keep([1, 2, 3, 4, 5])
+
+        assert 3 == blocks.used
+    assert 48 == await through(blocks, Prompt(64, [1, 2, 3, 4]))

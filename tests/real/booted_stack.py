@@ -113,9 +113,9 @@ def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -
     assert is_free(int(endpoint.url.rpartition(":")[2].removesuffix("/v1")))
 
 
-def run(backend: str, folder: Path, *options: str, status: int = 0) -> Json:
-    """Runs a session with the banking suite and returns its run.json. Its directory is `folder`/latest."""
-    command = [sys.executable, "-m", "pytest", "scenarios/banking", "-q", "-p", "no:cacheprovider", f"--agentbench-backend={backend}"]
+def run(backend: str, folder: Path, *options: str, status: int = 0, suite: str = "banking", seconds: float = 240) -> Json:
+    """Runs a session with a shipped suite and returns its run.json. Its directory is `folder`/latest. It may take `seconds`."""
+    command = [sys.executable, "-m", "pytest", f"scenarios/{suite}", "-q", "-p", "no:cacheprovider", f"--agentbench-backend={backend}"]
     scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
     done = subprocess.run(
         [*command, f"--agentbench-reports={folder}", *options],
@@ -123,7 +123,7 @@ def run(backend: str, folder: Path, *options: str, status: int = 0) -> Json:
         env=scrubbed,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds,
         check=False,
     )
 

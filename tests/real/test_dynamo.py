@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.machine.virtual_environments import environments_folder, resolve_python
+from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Json
 from tests.real.booted_stack import ROOT, Booted, booted, run
 
@@ -56,36 +57,84 @@ def test_kv_router(tmp_path: Path) -> None:
 
     assert [16] == list(decoded.values())
     assert 0.5 < hits
-    assert "2 aggregated" in [rung["detail"] for rung in stack.boot["proof"]]
+    assert "4 aggregated" in [rung["detail"] for rung in stack.boot["proof"]]
 
 
 def test_round_robin(tmp_path: Path) -> None:
-    """With round-robin, both workers get the same number of requests."""
-    with booted("dynamo-mocker", tmp_path, [("settings.router_mode", "round-robin")]) as stack:
+    """With round-robin, all workers get the same number of requests."""
+    with booted("dynamo-mocker", tmp_path, [("settings.policy", "round-robin")]) as stack:
         decoded = Counter(worker["decode_worker_id"] for worker in workers(stack, 16))
 
-    assert [8, 8] == list(decoded.values())
+    assert [4] * 4 == list(decoded.values())
 
 
-def test_sessions_stay_with_their_worker(tmp_path: Path) -> None:
-    """Both workers get sessions, and all calls of a session go to one worker. Only this machine can reach the HTTP ports."""
-    told: dict[str, set[int]] = {}
-    with booted("dynamo-mocker", tmp_path, [*FAST, ("settings.router_mode", "round-robin")]) as stack:
-        for session in [*map(str, range(8))] * 3:
-            answer = stack.chat(f"Hello from {session}", {"x-dynamo-session-id": session}, **WORKER)
-            told.setdefault(session, set()).add(answer["nvext"]["worker_id"]["decode_worker_id"])
-        exposed = stack.exposed()
+def sessions(stack: Booted) -> list[set[int]]:
+    """Makes three calls in each of six sessions in turns. Returns the workers that each session used."""
+    used: dict[str, set[int]] = {}
+    for number in range(18):
+        session = str(number % 6)
+        answer = stack.chat(f"{session} says {PREFIX}", {"x-dynamo-session-id": session}, **WORKER)
+        used.setdefault(session, set()).add(answer["nvext"]["worker_id"]["decode_worker_id"])
+    return [*used.values()]
 
-    assert [1] * 8 == [len(workers) for workers in told.values()]
-    assert 2 == len(set.union(*told.values()))
+
+@pytest.mark.parametrize("policy", ["round-robin-hard", "kv-hard", "kv-soft", "two-tier", "thunderagent"])
+def test_policies_that_keep_sessions(tmp_path: Path, policy: str) -> None:
+    """With session affinity, all calls of a session go to one worker, under each policy that has it. Only this machine can reach the ports."""
+    with booted("dynamo-mocker", tmp_path, [*FAST, ("settings.policy", policy)]) as stack:
+        used, exposed = sessions(stack), stack.exposed()
+
+    assert [1] * 6 == [len(workers) for workers in used]
     assert [] == exposed
 
 
-def test_calls_with_tools(tmp_path: Path) -> None:
-    """Answers to requests with tools name no worker and no times, so both are read from Dynamo's trace.
+@pytest.mark.parametrize("policy", ["round-robin", "least-loaded"])
+def test_policies_without_sessions(tmp_path: Path, policy: str) -> None:
+    """Without session affinity, calls of one session go to several workers if the policy ignores caches."""
+    with booted("dynamo-mocker", tmp_path, [*FAST, ("settings.policy", policy)]) as stack:
+        used = sessions(stack)
 
-    The trace also shows which rollouts arrived.
-    """
+    assert 1 < max(map(len, used))
+    assert 4 == len(set.union(*used))
+
+
+def test_thunderagent_is_a_policy(tmp_path: Path) -> None:
+    """The frontend starts its own ThunderAgent policy, with the parameters of the shipped file."""
+    with booted("dynamo-mocker", tmp_path, [*FAST, ("settings.policy", "thunderagent"), ("env.DYN_LOG", "info")]) as stack:
+        log = stack.log("frontend")
+
+    assert "ThunderAgent admission enabled scheduler_interval_seconds=0.5" in log
+
+
+def test_unknown_policy(tmp_path: Path) -> None:
+    """The name of an unknown policy ends the boot with the known names."""
+    with (
+        pytest.raises(BackendError, match="unknown policy 'kvv'; known: round-robin, "),
+        booted("dynamo-mocker", tmp_path, [("settings.policy", "kvv")]),
+    ):
+        pass
+
+
+ARMS = ("round-robin", "kv-soft", "two-tier", "thunderagent")
+
+
+def test_policies_as_arms(tmp_path: Path) -> None:
+    """On synthetic sessions, the workers of each arm count as many calls as the tap. Sessions stay where the policy says so."""
+    options = ("dataset.options.sessions=6", "dataset.options.calls=[3,4]", "dataset.options.think_s=0", "backend.settings.speedup=100")
+    arms = f"--agentbench-ab=set:backend.settings.policy={'|'.join(ARMS)}"
+    said = run("dynamo-mocker", tmp_path, arms, *(f"--agentbench-set={option}" for option in options), suite="sessions")
+    uses = {use["arm"]: use for use in said["engines"]}
+
+    assert [arm.replace("-", "_") for arm in ARMS] == [*uses]
+    assert [4] * 4 == [len(use["engines"]) for use in uses.values()]
+    assert [use["tap_calls"] for use in uses.values()] == [sum(engine["calls"] for engine in use["engines"]) for use in uses.values()]
+    assert {0} == {use["uncertain_calls"] for use in uses.values()}
+    assert [6] * 3 == [uses[arm]["stayed"] for arm in ("kv_soft", "two_tier", "thunderagent")]
+    assert 6 > uses["round_robin"]["stayed"]
+
+
+def test_calls_with_tools(tmp_path: Path) -> None:
+    """Answers to requests with tools name the worker and its times. Dynamo's trace shows which rollouts arrived."""
     said = run("dynamo-embedded", tmp_path, "--agentbench-limit", "5", "--agentbench-set", "backend.settings.ttft_ms=0")
     rollouts = map(json.loads, (tmp_path / "latest" / "rollouts.jsonl").read_text().splitlines())
     told = {rollout["scenario"]: [call["server"] for call in rollout["calls"]] for rollout in rollouts}
@@ -124,31 +173,6 @@ def test_etcd_and_nats(tmp_path: Path) -> None:
     assert 0.5 < hits
     assert 3 <= connections
     assert [] == exposed
-
-
-def test_thunderagent(tmp_path: Path) -> None:
-    """A session is a program of the router until its final request. The engine does not answer that request."""
-    session = {"x-dynamo-session-id": "rollout-1"}
-    with booted("dynamo-mocker-thunderagent", tmp_path, FAST) as stack:
-        turns = [stack.chat("Hello", session, max_tokens=20)["usage"]["completion_tokens"] for _ in range(2)]
-        final = stack.chat("-", {**session, "x-dynamo-session-final": "true"}, max_tokens=1)
-        log, exposed = stack.log("router"), stack.exposed()
-
-    assert [20, 20] == turns
-    assert [] == exposed
-    assert [] == final["choices"]
-    assert "Released program rollout-1 (0 remaining)" in log
-
-
-def test_rollouts_are_programs(tmp_path: Path) -> None:
-    """In a session every rollout is a program of the ThunderAgent router, and no program is left at its end."""
-    said = run("dynamo-mocker-thunderagent", tmp_path, "--agentbench-limit", "5", "--agentbench-set", "backend.settings.speedup=100")
-    log = (tmp_path / "latest" / "backend" / "router.log").read_text()
-
-    assert 5 == said["suites"]["banking"]["rollouts"]["limit"]  # the mocker writes until its limit
-    released = re.findall(r"Released program \S+:banking\.(\S+?)\.1:\w+ \((\d+) remaining\)", log)
-    assert [f"banking-00{index}" for index in range(5)] == sorted(scenario for scenario, _ in released)
-    assert "0" == released[-1][1]
 
 
 #: A conversation with all parts that the template handles, and the prompt that Llama should get.

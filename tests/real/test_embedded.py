@@ -17,13 +17,24 @@ NO_WAIT_EMBEDDED = ["--agentbench-set", "backend.ttft_ms=0", "--agentbench-set",
 
 
 def test_banking(tmp_path: Path) -> None:
-    """All hundred scenarios are answered, with the same scores as by the engine alone."""
-    through_dynamo = run("dynamo-embedded", tmp_path / "dynamo", "-n", "8", *NO_WAIT)["suites"]["banking"]
+    """All hundred scenarios are answered, with the same scores as by the engine alone.
+
+    Both workers have answered calls, the engine behind them has answered as many as both, and each session stayed with its worker.
+    """
+    result = run("dynamo-embedded", tmp_path / "dynamo", "-n", "8", *NO_WAIT)
+    through_dynamo = result["suites"]["banking"]
     engine_alone = run("embedded", tmp_path / "embedded", *NO_WAIT_EMBEDDED)["suites"]["banking"]
 
     assert 100 == through_dynamo["rollouts"]["ok"]
     assert engine_alone["rollouts"] == through_dynamo["rollouts"]
     assert engine_alone["scores"] == through_dynamo["scores"]
+    (use,) = result["engines"]
+    engine, first, second = (each["calls"] for each in use["engines"])
+    assert engine == first + second == use["tap_calls"]
+    assert first and second
+    assert use["sessions"] == use["traced"] == use["stayed"] == 100
+    assert [first, second] == sorted(use["named"].values()) or [second, first] == sorted(use["named"].values())
+    assert [] == use["warnings"]
 
 
 CALL: Json = {
@@ -49,7 +60,7 @@ def test_scripted_answers(tmp_path: Path) -> None:
     """The scripted policy of the engine can be chosen by settings alone."""
     script = tmp_path / "answers.script.yaml"
     script.write_text("- match: {contains: Rome}\n  text: It is sunny there.\n- text: I do not know.\n")
-    changes = [("settings.policy", "script"), ("settings.script", str(script)), ("ready.tools", "none")]
+    changes = [("settings.answers", "script"), ("settings.script", str(script)), ("ready.tools", "none")]
     with booted("dynamo-embedded", tmp_path, changes) as stack:
         answer = stack.chat("What about Rome?", max_tokens=100)
 

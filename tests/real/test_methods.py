@@ -77,7 +77,7 @@ def write_methods(project: Project, rules: Sequence[Json], worker: Json) -> None
         engine = {"python": "agentbench", "run": ["python", "-m", "pytest_agentbench.engine", asked]}
         places = {"ready": {"http": "/health"}, "metrics": "/metrics"}
         if name == "dynamo-thunderagent":
-            own = {"engine": {**engine, **places}} if "{engine.url}" in worker["run"] else {}
+            own = {"engine": {**engine, **places}} if "{engine.urls}" in worker["run"] else {}
             stack["services"] |= {**own, "worker": worker}
             stack |= {"model": str(project.root / "model"), "python": "dynamo"}
             stack["env"] |= {"HF_HUB_OFFLINE": 1, "DYN_LOG": "info"}
@@ -94,14 +94,14 @@ def mocker(project: Project) -> Json:
     subprocess.run([resolve_python("dynamo", ROOT), "-c", make], cwd=ROOT / "backends", check=True, timeout=60)
     options = ["--model-name=behind-thunderagent", "--speedup-ratio=100", "--block-size=16", "--num-gpu-blocks-override=16384"]
     run = ["python", str(ROOT / "backends" / "dynamo_mocker.py"), str(project.root / "model"), *options]
-    return {**shipped("dynamo-mocker-thunderagent")["services"]["worker"], "run": run, "replicas": 2}
+    return {**shipped("dynamo-mocker")["services"]["worker"], "run": run, "replicas": 2}
 
 
 def speaker(project: Project) -> Json:
     """Returns a worker of Dynamo that answers like the built-in engine."""
     mocker(project)
     folder = str(project.root / "model")
-    run = ["python", str(ROOT / "backends" / "dynamo_embedded_worker.py"), "{engine.url}", "behind-thunderagent", folder]
+    run = ["python", str(ROOT / "backends" / "dynamo_embedded_worker.py"), "{engine.urls}", "{replica}", "behind-thunderagent", folder]
     return {**shipped("dynamo-embedded")["services"]["worker"], "run": run, "replicas": 1}
 
 
@@ -127,7 +127,7 @@ def test_five_methods_as_arms(project: Project, monkeypatch: pytest.MonkeyPatch)
     assert {"labelled": 120, "announced": 120, "released": 120, "failed": 0, "bypassed": 0, "left": 0} == run["labels"]
     assert [("", 24)] * 5 == [(arm["failure"], arm["rollouts"]["ok"] + arm["rollouts"]["limit"]) for arm in run["ab"]["arms"]]
     assert modes == MODES
-    assert 24 == logs["dynamo_thunderagent"].count(f"Released program {background.directory.name}")
+    assert 24 == logs["dynamo_thunderagent"].count(f"path=session_final program={background.directory.name}")
     assert 24 == sum(job.startswith(background.directory.name) for job in jobs)
     assert {("vllm_default_router", arm) for arm in logs if arm != "vllm_default_router"} == compared
     assert [("vllm_default_router", True)] * 4 == [(each.base_arm, None not in (each.base, each.new)) for each in told]

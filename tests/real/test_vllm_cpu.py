@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
 from pytest_agentbench.backends.machine.virtual_environments import home_of, is_whole
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.telemetry.engine_calls import calls_between, calls_now
+from pytest_agentbench.backends.telemetry.samples import Target
 from tests.real.booted_stack import ROOT, STACKS, booted
 from tests.servers.cases import FORCED
 from tests.servers.real_server import tiny_model
@@ -38,6 +41,21 @@ def test_required_calls(model: str, tmp_path: Path) -> None:
         assert "find" == call["function"]["name"]
         assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
     assert 0 < answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_calls_of_the_engine(model: str, tmp_path: Path) -> None:
+    """The engine counts answered and refused chats, and none of the other requests that routers send."""
+    with booted(f"{STACKS}/vllm-cpu.yaml", tmp_path, [("settings.folder", model)]) as stack:
+        target = Target("engine", 0, f"{stack.url.removesuffix('/v1')}/metrics")
+        before = calls_now([target])
+        stack.chat("Hello")
+        with pytest.raises(HTTPError):
+            stack.chat("Hello", max_tokens=1_000_000)
+        stack.get("/health")
+        stack.get("/v1/models")
+        after = calls_now([target])
+
+    assert {("engine", 0): 2} == calls_between(before, after)
 
 
 def test_thunderagent(model: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from pytest_agentbench.backends.machine.virtual_environments import resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
+from pytest_agentbench.simulation.replay import ENVIRONMENT
 from tests.real.booted_stack import run
 
 pytestmark = pytest.mark.timeout(300)
@@ -22,7 +23,7 @@ NO_WAIT = ["--agentbench-set", "backend.ttft_ms=0", "--agentbench-set", "backend
 def asked(reports: Path, *words: str) -> Json:
     """Returns the answer of `what-if` about the latest run. Skips the test if the simulator is missing."""
     try:
-        resolve_python("dynamo", reports)
+        resolve_python(ENVIRONMENT, reports)
     except MissingError as error:
         pytest.skip(f"NOT TESTED: {error}")
     command = [sys.executable, "-m", "pytest_agentbench.cli", "what-if", "latest", f"--reports={reports}", "--format=json", *words]
@@ -52,11 +53,11 @@ def test_run_of_the_built_in_engine(tmp_path: Path) -> None:
 
 
 def test_run_of_dynamo(tmp_path: Path) -> None:
-    """The setting of a Dynamo stack is read from the run: two workers, their blocks, and the router."""
+    """The setting of a Dynamo stack is read from the run: four workers, their blocks, and the router."""
     run("dynamo-mocker", tmp_path, "--agentbench-limit", "8", "--agentbench-set", "backend.settings.speedup=100")
-    found = asked(tmp_path, "--workers", "4")
+    found = asked(tmp_path, "--workers", "8")
 
-    assert {"workers": 2, "kv_blocks": 16_384, "block_size": 16, "router": "kv"} == found["own"]["setting"]
-    assert [2, 4] == [answer["setting"]["workers"] for answer in found["answers"]]
+    assert {"workers": 4, "kv_blocks": 16_384, "block_size": 16, "router": "kv"} == found["own"]["setting"]
+    assert [4, 8] == [answer["setting"]["workers"] for answer in found["answers"]]
     assert [] == found["lacking"]
     assert {"ttft_p50_ms", "duration_s"} <= set(found["off"])

@@ -55,15 +55,13 @@ async def test_the_reports_of_dynamo(server: Server, tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("server", ["dynamo"], indirect=True)
-async def test_dynamo_reports_nothing_with_tools(server: Server, tap: Tap) -> None:
-    """If a request has tools and workers have a tool parser, answers of Dynamo 1.4.2 contain no report.
-
-    They still have their response id.
-    """
+async def test_the_reports_of_dynamo_with_tools(server: Server, tap: Tap) -> None:
+    """If a request has tools and workers have a tool parser, answers of Dynamo contain the same report as without tools."""
     tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
     (call,), _ = await labelled(server, tap, {"/chat/completions": {**HELLO, "tools": [tool]}})
 
-    assert (None, None) == (call.error_kind, call.server)
+    assert None is call.error_kind
+    assert {"worker_id", "timing"} == (call.server or {}).keys()
     assert str(call.response_id).startswith("chatcmpl-")
 
 
@@ -75,4 +73,4 @@ async def test_dynamos_thunderagent(server: Server, tap: Tap) -> None:
     assert None is call.error_kind
     assert {"worker_id", "timing"} == (call.server or {}).keys()
     assert asdict(RolloutTally(labelled=1, announced=1, released=1)) == asdict(stack.tally)
-    assert "Released program live:shop.shop-0.1:" in server.log.read_text()
+    assert "path=session_final program=live:shop.shop-0.1:" in server.log.read_text()

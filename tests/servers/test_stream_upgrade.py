@@ -67,7 +67,7 @@ def test_dynamo_without_messages(server: Server) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(server.url + "/messages", b"{}", timeout=60)
 
-    assert (404, b"") == (refused.value.code, refused.value.read())
+    assert (404, "Not Found") == (refused.value.code, json.loads(refused.value.read())["type"])
 
 
 def test_the_page_names_the_fields_that_are_not_compared() -> None:

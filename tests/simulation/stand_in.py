@@ -14,6 +14,7 @@ import pytest
 
 from pytest_agentbench.backends.machine.virtual_environments import home_of
 from pytest_agentbench.lib.process import lives
+from pytest_agentbench.simulation.replay import ENVIRONMENT
 
 REPLAY = f"""
 import json, sys
@@ -45,9 +46,9 @@ def all_end(pids: Sequence[int]) -> bool:
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str = REPLAY) -> None:
-    """Creates an environment `dynamo` whose interpreter runs these lines."""
+    """Creates the environment of the simulator, whose interpreter runs these lines."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(folder / "envs"))
-    home = home_of("dynamo")
+    home = home_of(ENVIRONMENT)
     (home / "bin").mkdir(parents=True)
     (home / "whole").touch()
     python = home / "bin" / "python"

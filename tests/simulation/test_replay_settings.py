@@ -29,9 +29,9 @@ def test_the_setting_of_the_built_in_engine() -> None:
 
 def test_the_setting_of_a_dynamo_stack() -> None:
     """A Dynamo stack has the workers that it waits for, and the blocks and router of its options, with settings filled in."""
-    mocker = used("dynamo-mocker", ("settings.blocks", 900), ("settings.router_mode", "round-robin"))
+    mocker = used("dynamo-mocker", ("settings.blocks", 900), ("settings.policy", "round-robin"))
 
-    assert {"workers": 2, "kv-blocks": 900, "block-size": 16, "router": "round_robin"} == facts_of(mocker)
+    assert {"workers": 4, "kv-blocks": 900, "block-size": 16, "router": "round_robin"} == facts_of(mocker)
     assert {"workers": 2, "block-size": 16, "router": "kv"} == facts_of(used("dynamo-container"))
 
 
@@ -42,8 +42,10 @@ def test_other_stacks_have_no_setting(name: str) -> None:
 
 
 def test_router_that_the_simulator_lacks_is_unknown() -> None:
-    """An unsupported router does not count as a known one."""
-    assert "router" not in facts_of(used("dynamo-mocker", ("settings.router_mode", "random")))
+    """An unsupported router does not count as a known one. A KV router is one with and without session affinity."""
+    assert "router" not in facts_of(used("dynamo-mocker", ("settings.policy", "least-loaded")))
+    assert "kv" == facts_of(used("dynamo-mocker", ("settings.policy", "kv-hard")))["router"]
+    assert "router" not in facts_of(used("dynamo-mocker", ("settings.policy", "thunderagent")))
 
 
 def test_every_combination_once() -> None:

@@ -30,6 +30,17 @@ from pytest_agentbench.suites.arms import MOST_ARMS, Arm, concurrencies, parse_a
             ("backend.router_mode=kv", "backend.router_mode=round_robin"),
             "set",
         ),
+        (
+            "vllm-router[settings.policy=round_robin|cache_aware],few=backends/smg.yaml[services.engine.replicas=2],smg",
+            ("vllm_router_round_robin", "vllm_router_cache_aware", "few", "smg"),
+            (
+                "vllm-router[settings.policy=round_robin]",
+                "vllm-router[settings.policy=cache_aware]",
+                "backends/smg.yaml[services.engine.replicas=2]",
+                "smg",
+            ),
+            "backend",
+        ),
         ("set:agent.temperature=0|0.7", ("temperature_0", "temperature_0.7"), ("agent.temperature=0", "agent.temperature=0.7"), "set"),
         ("set:backend.cache=true,off=set:backend.cache=false", ("cache_true", "off"), ("backend.cache=true", "backend.cache=false"), "set"),
     ],
@@ -65,6 +76,9 @@ def test_arms_have_names(text: str, names: tuple[str, ...], values: tuple[str, .
             "arms that differ in concurrency, agent.…, model or backend.…, and not in timeout, which all arms share",
         ),
         ("x=set:concurrency=8|16", "arms that are named one by one, such as x=set:concurrency=8"),
+        ("x=a[settings.p=1|2]", "arms that are named one by one, such as x=a[settings.p=1]"),
+        ("a[settings.p=1|],b", "arms of a backend as BACKEND[PATH=VALUE|VALUE], for example a[settings.p=a|b]"),
+        ("a[settings.p={x],b", "arms whose values are valid YAML: settings.p:2: not valid YAML"),
         ("set:concurrency=0|16", "arms whose concurrency is a whole number from 1 up, not 0"),
         ("set:concurrency=many|16", "arms whose concurrency is a whole number from 1 up, not many"),
         ("set:agent.a=[|1", "arms whose values are valid YAML: agent.a:2: not valid YAML"),
@@ -90,3 +104,13 @@ def test_a_setting_is_read_as_yaml() -> None:
     assert ("agent.model", "7b") == (Arm("x", "model", "7b").path, Arm("x", "model", "7b").setting)
     assert {"concurrency_8": 8, "concurrency_16": 16} == concurrencies(parse_arms("set:concurrency=8|16"))
     assert ({}, ()) == (concurrencies(parse_arms("a,b")), warm.backend_changes)
+
+
+def test_a_backend_with_a_changed_setting() -> None:
+    """Such an arm has its backend and the change. Brackets in the address of a host are no setting."""
+    changed, plain, flags, address = parse_arms("smg[settings.ttft_ms=7],smg,x=smg[settings.flags=--a,--b=1],http://[::1]:8000/v1?a[b=c]")
+
+    assert (("settings.flags", "--a,--b=1"),) == flags.backend_changes
+    assert ("smg", (("settings.ttft_ms", 7),)) == (changed.backend, changed.backend_changes)
+    assert ("smg", ()) == (plain.backend, plain.backend_changes)
+    assert ("http://[::1]:8000/v1?a[b=c]", ()) == (address.backend, address.backend_changes)

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.tap.routing_hints import NO_LABEL, Label, Release, make_labels, merged, new_id, run_prefix
+from pytest_agentbench.tap.routing_hints import CHAT, NO_LABEL, Label, Release, make_labels, merged, new_id, run_prefix
 
 KEY = RolloutKey("banking", "banking-017", "rethinking", 2)
 URL = "http://127.0.0.1:8000/v1"
@@ -39,14 +39,36 @@ def test_ids_of_odd_names(text: str) -> None:
     [
         ({}, NO_LABEL),
         ({"kind": "none", "priority": None}, NO_LABEL),
-        ({"kind": "thunderagent"}, Label({}, {"program_id": "i"}, usage_once=True)),
-        ({"kind": "thunderagent", "job": True}, Label({}, {"program_id": "i", "job_id": "i", "is_last_step": False}, usage_once=True)),
-        ({"kind": "thunderagent", "trace": "/x/step_profiles.csv"}, Label({}, {"program_id": "i"}, usage_once=True)),
+        ({"kind": "thunderagent"}, Label({}, {"program_id": "i"}, CHAT, usage_once=True)),
+        (
+            {"kind": "thunderagent", "job": True},
+            Label({}, {"program_id": "i", "job_id": "i", "is_last_step": False}, CHAT, usage_once=True),
+        ),
+        ({"kind": "thunderagent", "trace": "/x/step_profiles.csv"}, Label({}, {"program_id": "i"}, CHAT, usage_once=True)),
     ],
 )
 def test_labels(options: Json, label: Label) -> None:
     """ThunderAgent's label is in the fields of Chat Completions only, and has no headers."""
     assert label == make_labels(options).label("i")
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        ({"headers": ["x-session-id", "x-smg-routing-key"]}, Label({"x-session-id": "i", "x-smg-routing-key": "i"})),
+        ({"fields": ["user"]}, Label({}, {"user": "i"})),
+        (
+            {"headers": ["x-a"], "fields": ["vllm_xargs.agentic_context.program_id", "vllm_xargs.x", "user"]},
+            Label({"x-a": "i"}, {"vllm_xargs": {"agentic_context": {"program_id": "i"}, "x": "i"}, "user": "i"}),
+        ),
+    ],
+)
+def test_labels_of_any_router(options: Json, label: Label) -> None:
+    """A session's id is in the named headers and fields. Dots in the name of a field make nested objects. Nothing is released."""
+    labels = make_labels({"kind": "session", **options})
+
+    assert label == labels.label("i")
+    assert None is labels.release(URL, "m", "i")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +108,7 @@ def test_releases() -> None:
 def test_an_unknown_kind() -> None:
     """A backend from a hook may request labels that do not exist, which is an error."""
     with pytest.raises(
-        ConfigError, match=r"labels: no kind 'dynamic' .did you mean 'dynamo'..; known: dynamo, none, recording, thunderagent"
+        ConfigError, match=r"labels: no kind 'dynamic' .did you mean 'dynamo'..; known: dynamo, none, recording, session, thunderagent"
     ):
         make_labels({"kind": "dynamic"})
 

@@ -108,6 +108,33 @@ async def test_what_the_agent_wrote_stays(tap: Tap) -> None:
     assert "mine" == heard.headers["x-dynamo-session-id"]
 
 
+#: Where a session's id is put, for a test of labels for any router.
+ANYWHERE: Json = {"headers": ["x-session-id"], "fields": ["vllm_xargs.agentic_context.program_id", "session_params.session_id", "user"]}
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/responses", "/messages", "/embeddings"])
+async def test_a_session_of_any_router(tap: Tap, path: str) -> None:
+    """The id of the session is in all named headers and fields, but Anthropic Messages get only the headers."""
+    id = await labelled(tap, "session", **ANYWHERE)
+    name = "run:shop.shop-0.1:0123abcd"
+    (heard,), _ = await through(tap, id, request(id, path, b'{"model": "m"}'), answer=response(b"{}"))
+    fields = {"vllm_xargs": {"agentic_context": {"program_id": name}}, "session_params": {"session_id": name}, "user": name}
+
+    assert name == heard.headers["x-session-id"]
+    assert {"model": "m", **({} if path in ("/messages", "/embeddings") else fields)} == heard.json
+
+
+async def test_a_session_that_the_agent_names(tap: Tap) -> None:
+    """The session's id that an agent sends itself is kept, in headers and in nested fields, beside the fields that it lacks."""
+    id = await labelled(tap, "session", **ANYWHERE)
+    body = json.dumps({**CHAT, "user": "me", "vllm_xargs": {"agentic_context": {"program_id": "mine"}, "top": 1}}).encode()
+    (heard,), _ = await through(tap, id, request(id, body=body, headers="X-Session-ID: own\r\n"))
+
+    assert ("own", "me") == (heard.headers["x-session-id"], heard.json["user"])
+    assert {"agentic_context": {"program_id": "mine"}, "top": 1} == heard.json["vllm_xargs"]
+    assert {"session_id": "run:shop.shop-0.1:0123abcd"} == heard.json["session_params"]
+
+
 @pytest.mark.parametrize(
     ("path", "fields"),
     [

@@ -83,7 +83,8 @@ def oldest_driver(spec: StackSpec) -> int:
     Services in containers are left out, because Docker checks the driver for images.
     """
     names = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
-    return max((environments()[name].driver for name in names if name is not None and name in environments()), default=0)
+    known = environments(Path(spec.here))
+    return max((known[name].driver for name in names if name in known), default=0)
 
 
 def driver_check(oldest: int = 0) -> Check:

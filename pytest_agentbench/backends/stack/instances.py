@@ -23,9 +23,9 @@ from pytest_agentbench.backends.stack.placement import PlacedUnit, refuse_mispla
 from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, expand_manifest
 from pytest_agentbench.backends.stack.service_process import ServiceProcess, environment
 from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService, job_environment
-from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, texts
+from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, single_texts, words
 from pytest_agentbench.backends.stack.surroundings import NO_REPORTS
-from pytest_agentbench.backends.stack.templates import expand
+from pytest_agentbench.backends.stack.templates import expand, expand_words
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 
 RELEASE_TIMEOUT = 120.0  # seconds to wait for free GPU memory after the last service has ended
@@ -217,12 +217,13 @@ class Factory:
 
     def command(self, instance: Instance, python: Path | None = None) -> list[str]:
         """Returns the words of the instance's command, with templates expanded. Raises ConfigError for an unknown template."""
-        return [expand(word, self._values(instance, python), _where(instance)) for word in instance.spec.run]
+        return expand_words(instance.spec.run, self._values(instance, python), _where(instance))
 
     def check_texts(self, instance: Instance) -> None:
         """Checks the templates in all texts of an instance. Raises ConfigError if one is unknown."""
         known = self._values(instance, None).keys() | {"python"}
-        for text in (*texts(instance.spec), *self.spec.env.values(), *filter(None, [self.spec.python])):
+        expand_words(words(instance.spec), dict.fromkeys(known, ""), _where(instance))
+        for text in (*single_texts(instance.spec), *self.spec.env.values(), *filter(None, [self.spec.python])):
             expand(text, dict.fromkeys(known, ""), _where(instance))
         if instance.spec.kubernetes is not None:
             self._objects(instance, dict.fromkeys(known, "x"))
@@ -312,7 +313,7 @@ class Factory:
 
         options = instance.spec.container
         mounts = {expand(host, values, where): expand(inside, values, where) for host, inside in options.mounts.items()}
-        entrypoint = [expand(word, values, where) for word in options.entrypoint] if options.entrypoint else None
+        entrypoint = expand_words(options.entrypoint, values, where) if options.entrypoint else None
         return Container(
             f"agentbench-{self.home.name}-{instance.name}",
             self.image(instance),

@@ -8,55 +8,25 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.versions import named_files
+from pytest_agentbench.backends.ready import missing_workers
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.composition import with_base
 from pytest_agentbench.backends.stack.protocol import ServicesRestarting
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.backends.telemetry.samples import Sources
-from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.lib.config import load_yaml
+from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.doctor.check import Check
-
-
-def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Returns the keys of a stack's YAML, with the services of included YAMLs before its own.
-
-    Raises ConfigError if two services have the same name, or if an included YAML has other keys.
-    """
-    services: dict[str, Any] = {}
-    names = data.pop("include", [])
-    for name in [names] if isinstance(names, str) else names:
-        other = load_yaml(file.parent / str(name))
-        if unknown := [key for key in other if key not in ("services", "include", "note")]:
-            raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
-        services = _merged(services, with_included(other, file.parent / str(name))["services"], file)
-    return {**data, "services": _merged(services, with_on(data.get("services") or {}), file)}
-
-
-def with_on(services: Any) -> Any:
-    """Returns services with the key `on`. A YAML parser reads the key `on` as true."""
-    if not isinstance(services, dict):
-        return services
-    return {
-        name: {"on" if key is True else key: value for key, value in service.items()} if isinstance(service, dict) else service
-        for name, service in services.items()
-    }
-
-
-def _merged(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
-    if twice := sorted(services.keys() & more.keys()):
-        raise ConfigError(f"{file}: the service {twice[0]!r} is defined twice, here or in an included file; rename one")
-    return {**services, **more}
 
 
 STACK_DAEMON = "stack daemon"  # name of the process in a session
@@ -82,7 +52,7 @@ class Stacked(Backend):
         self._is_kept = False  # whether the stack stays up when the session ends
         self._stopped = threading.Event()
         self._is_unavailable = False  # whether the session knows that a part is unavailable
-        self._url = ""  # base URL of the endpoint
+        self._answering: Endpoint | None = None  # the endpoint, without labels and keys of the YAML; set after the boot
         self._directory = Path()  # folder of logs
 
     @property
@@ -116,7 +86,7 @@ class Stacked(Backend):
         if self._stopped.is_set():  # It was stopped while the stack daemon was starting.
             self.stop()
         answering = self._held.ready(self._progress)
-        self._url, self._is_unavailable = answering.url, False
+        self._answering, self._is_unavailable = answering, False
         labels, fields = self._labels(self._held.home / "run"), self.spec.endpoint_fields
         fields["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in fields["roles"].items()}
         endpoint = replace(answering, backend=self.name, labels=labels, **fields)
@@ -162,9 +132,15 @@ class Stacked(Backend):
         began in between would not count as interrupted.
         """
         end = time.monotonic() + NOTICE_TIMEOUT
-        while not (self._is_unavailable or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
+        url = self._answering.url if self._answering else ""
+        while not (self._is_unavailable or self._stopped.is_set() or time.monotonic() > end or _listens(url)):
             time.sleep(0.02)
         return ""
+
+    def missing_workers(self, arm: str) -> str:
+        """Counts Dynamo's workers, unless services are being restarted: then the stack daemon counts them before they serve again."""
+        del arm
+        return "" if self._is_unavailable or not self._answering else missing_workers(self._answering, self.spec.ready.workers)
 
     def boot_again(self, tell: Tell) -> Endpoint | None:
         """Boots the stack again if its daemon has died. Returns the new endpoint, whose port may differ, or None if it was not booted."""
@@ -212,8 +188,8 @@ class StackKind(StackSpec, BackendSpec):
 
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
-        """Returns the keys of the YAML, with the services of included files, and the folder of the YAML as `here`."""
-        return {**with_included(data, file), "here": str(file.parent.absolute())}
+        """Returns the keys of the YAML, with its base, the services of included files, and its folder as `here`."""
+        return {**with_base(data, file), "here": str(file.parent.absolute())}
 
     def refuse_mistakes(self) -> None:
         from pytest_agentbench.backends.stack.instances import refuse_mistakes

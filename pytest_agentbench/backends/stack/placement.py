@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec, texts
-from pytest_agentbench.backends.stack.templates import TEMPLATE
+from pytest_agentbench.backends.stack.spec import ServiceSpec, StackSpec, references
 from pytest_agentbench.errors import ConfigError
 
 LOST = -1  # exit code of an instance that its cluster has forgotten, or that something else has deleted
@@ -135,14 +134,13 @@ def _wrong_addresses(spec: StackSpec, name: str, service: ServiceSpec) -> Iterat
     if service.kubernetes is not None and called and service.kubernetes.url is None:
         yield f"`kubernetes` needs `url`, because of {called[0]}"
     local = {other for other, each in spec.services.items() if not each.is_placed}
-    for text in texts(service):
-        for reference in TEMPLATE.findall(text):
-            other, _, what = reference.partition(".")
-            if other in local and what in ("url", "urls", "host"):
-                yield (
-                    f"{{{reference}}} is an address of this machine's loopback interface, which other hosts do not reach; "
-                    f"run {other} on other machines, too, or write an address that they reach"
-                )
+    for reference in sorted(references(service)):
+        other, _, what = reference.partition(".")
+        if other in local and what in ("url", "urls", "host"):
+            yield (
+                f"{{{reference}}} is an address of this machine's loopback interface, which other hosts do not reach; "
+                f"run {other} on other machines, too, or write an address that they reach"
+            )
 
 
 def _calls(spec: StackSpec, name: str, service: ServiceSpec) -> dict[str, bool]:
@@ -151,10 +149,8 @@ def _calls(spec: StackSpec, name: str, service: ServiceSpec) -> dict[str, bool]:
     return {
         "`ready`": service.ready is not None and service.ready.port == "port",
         "`metrics`": service.metrics is not None and service.metrics.port == "port",
-        "{port}": any("port" in TEMPLATE.findall(text) for text in texts(service)),
+        "{port}": "port" in references(service),
         "`endpoint`": spec.front == name,
         "the roles": any(role.service == name for role in spec.roles.values()),
-        "the templates of other services": any(
-            f"{name}.{what}" in TEMPLATE.findall(text) for other in spec.services.values() for text in texts(other) for what in main
-        ),
+        "the templates of other services": any(f"{name}.{what}" in references(other) for other in spec.services.values() for what in main),
     }

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from pytest_agentbench.backends.labels_spec import LABELS, LabelsField, LabelsSpec
 from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, Placement
 from pytest_agentbench.backends.stack.templates import TEMPLATE
@@ -216,46 +217,6 @@ class ReadySpec(Spec):
     )
 
 
-class LabelsSpec(Spec):
-    """The key `labels` of a stack: which router is told the rollout of each call, and what else it is told."""
-
-    kind: Literal["none", "thunderagent", "dynamo"] = Field(
-        default="none", description="The router that gets the labels of rollouts: `thunderagent`, `dynamo`, or `none`."
-    )
-    priority: int | None = Field(default=None, description="For Dynamo: the priority of every call, sent in `agent_hints`.")
-    osl: PositiveInt | None = Field(
-        default=None, description="For Dynamo: the expected number of output tokens of every call, sent in `agent_hints`."
-    )
-    trace: str | None = Field(
-        default=None,
-        description="The file that Dynamo's frontend writes request traces to (`DYN_REQUEST_TRACE_FILE_PATH`), or ThunderAgent's "
-        "`step_profiles.csv`. Without it, server-side data come only from the answers.",
-    )
-    job: bool = Field(
-        default=False,
-        description="For ThunderAgent: with `true`, calls also have the rollout as a job, for an engine with Continuum's scheduler.",
-    )
-    release: bool = Field(
-        default=False,
-        description="For Dynamo: with `true`, its ThunderAgent router is notified when a rollout ends. ThunderAgent itself always is.",
-    )
-
-
-def _kind_alone(labels: Any) -> Any:
-    return {"kind": labels} if isinstance(labels, str) else labels
-
-
-#: `labels: dynamo` is short for `labels: {kind: dynamo}`.
-LabelsField = Annotated[
-    LabelsSpec, BeforeValidator(_kind_alone, json_schema_input_type=Literal["none", "thunderagent", "dynamo"] | LabelsSpec)
-]
-
-LABELS = (
-    "How [rollouts are announced to the stack](backends.md#labels-a-stack-that-knows-rollouts): `none`, `thunderagent`, `dynamo`, or a "
-    "mapping with further keys. The default is `none`."
-)
-
-
 class StackRole(RoleSpec):
     """A role (a further model that agents call) in the YAML of a stack. Its model is served by a service of the stack, or at a URL."""
 
@@ -276,7 +237,8 @@ class StackSpec(BackendKeys):
     """The YAML keys of `kind: stack`: services on this machine that are started for a session."""
 
     kind: Literal["stack"] = Field(
-        default="stack", description="`stack`: services that the session starts. It can be left out if `services` or `include` is set."
+        default="stack",
+        description="`stack`: services that the session starts. It can be left out if there is `services`, `include` or `base`.",
     )
     here: SkipJsonSchema[str] = Field(default="", description="The folder of the YAML. It is set automatically.")
     settings: dict[str, str | int | float] = Field(
@@ -353,13 +315,21 @@ class StackSpec(BackendKeys):
         return self.endpoint or list(self.services)[-1]
 
 
-def texts(service: ServiceSpec) -> Iterator[str]:
-    """Yields all texts of a service that may contain templates."""
-    yield from service.run
+def words(service: ServiceSpec) -> list[str]:
+    """Returns the words of a service's command and entrypoint. Only here, a template such as `{engine.urls*}` can be several words."""
+    return [*service.run, *(service.container.entrypoint or ())]
+
+
+def texts(service: ServiceSpec) -> list[str]:
+    """Returns all texts of a service that may contain templates."""
+    return [*words(service), *single_texts(service)]
+
+
+def single_texts(service: ServiceSpec) -> Iterator[str]:
+    """Yields the texts of a service in which a template can be only one text: all except the `words` of its command."""
     yield from service.env.values()
     yield from service.container.mounts
     yield from service.container.mounts.values()
-    yield from service.container.entrypoint or ()
     yield from filter(None, (service.image, service.cwd, service.python))
     if service.kubernetes is not None:
         yield from (value for _, value in service.kubernetes if value)
@@ -367,11 +337,16 @@ def texts(service: ServiceSpec) -> Iterator[str]:
         yield from (service.ready.http, service.ready.says)
 
 
+def references(service: ServiceSpec) -> set[str]:
+    """Returns the names in the templates of a service, such as `port` and `engine.url`."""
+    return {name for text in texts(service) for name in TEMPLATE.findall(text)}
+
+
 def dependencies(spec: StackSpec) -> dict[str, set[str]]:
     """Returns service -> services that must be ready before it. Raises ConfigError if services wait for each other."""
     needed = {}
     for name, service in spec.services.items():
-        named = {reference.partition(".")[0] for text in texts(service) for reference in TEMPLATE.findall(text) if "." in reference}
+        named = {reference.partition(".")[0] for reference in references(service) if "." in reference}
         needed[name] = ((named & spec.services.keys()) | set(service.after)) - {name}
     waiting = dict(needed)
     while waiting:

@@ -1,10 +1,11 @@
-"""Comparison of the counts in a server's metrics with those of the tap (the recording proxy): tokens and mean TTFT."""
+"""Comparison of the counts in a server's metrics with those of the tap (the recording proxy): calls, tokens and mean TTFT."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_agentbench.backends.telemetry.engine_calls import EngineCalls, calls_of_groups
 from pytest_agentbench.backends.telemetry.engine_stats import ServerCounts
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import LLMCall, Rollout
@@ -19,7 +20,9 @@ class Client:
     """The calls and tokens that the tap (the recording proxy) has counted in a session, with the calls that tests make by hand."""
 
     calls: int = 0  # successful calls
-    hidden: int = 0  # failed or unrecorded calls, and failed attempts without calls; only the server knows their tokens
+    # Calls that an engine may have answered: those that failed, that have no record, or that went to an unknown one of several arms
+    uncertain: int = 0
+    unknown: int = 0  # attempts and interruptions with an unknown number of calls
     uncounted: int = 0  # successful calls whose answer has no token counts
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -29,16 +32,24 @@ class Client:
     def add(self, rollout: Rollout) -> None:
         """Adds the calls of a rollout. Only attempts of its latest session count, because counters of earlier sessions are not compared."""
         attempts = [attempt for attempt in rollout.attempts if attempt.session == rollout.session]
-        self.hidden += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
+        self.unknown += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
         for call in (call for each in attempts for call in (*each.calls, *each.other_calls) if not call.endpoint):
             if call.error_kind:
-                self.hidden += 1
+                self.uncertain += 1
             else:
                 self._add_call(call)
 
     def add_unrecorded(self, calls: int | None) -> None:
         """Adds calls that have no record, for example because their rollout was interrupted. None means that their number is unknown."""
-        self.hidden += 1 if calls is None else calls
+        if calls is None:
+            self.unknown += 1
+        else:
+            self.uncertain += calls
+
+    @property
+    def hidden(self) -> bool:
+        """Whether there were calls whose tokens only the server knows."""
+        return bool(self.uncertain or self.unknown)
 
     def _add_call(self, call: LLMCall) -> None:
         self.calls += 1
@@ -55,6 +66,28 @@ def disagreements(server: ServerCounts, client: Client) -> list[str]:
     if server.kind is None or not client.calls:
         return []
     return [*_tokens(server, client), *_ttft(server, client)]
+
+
+def call_disagreements(engines: Sequence[EngineCalls], client: Client) -> Iterator[str]:
+    """Yields a sentence if engines answered more calls than the tap sent, or fewer than it got answers for.
+
+    Engines of one kind and stage stand side by side behind a router, so their counts are added. If a stack has several kinds, one may be
+    behind another (workers of Dynamo before the built-in engine), so each kind has to answer at most all calls, and all of them together
+    at least all calls. Nothing is compared if an engine was restarted, because its last calls are missing.
+    """
+    if any(engine.restarted for engine in engines):
+        return
+    sums = calls_of_groups(engines)
+    most = client.calls + client.uncertain
+    for (kind, _), calls in sums.items():
+        if calls > most and not client.unknown:
+            yield (
+                f"the engines ({kind}) answered {calls:,} calls, the tap sent {most:,}: a router repeated calls, or another client used "
+                "the engines, too"
+            )
+    decoded = sum(calls for (_, prefill), calls in sums.items() if not prefill)
+    if engines and decoded < client.calls:
+        yield f"the engines answered {decoded:,} calls, the tap got {client.calls:,} answers: not all calls reached the sampled engines"
 
 
 def _tokens(server: ServerCounts, client: Client) -> Iterator[str]:

@@ -74,7 +74,9 @@ COUNTERS = frozenset(
     )
     if name
 )
-NAMES = GAUGES | COUNTERS
+#: Metrics with the time at which a process was started. A counter alone does not show a restart if it has grown again since then.
+STARTED = frozenset({"process_start_time_seconds", "vllm:request_success_created"})
+NAMES = GAUGES | COUNTERS | STARTED
 
 
 @dataclass(frozen=True)
@@ -155,14 +157,18 @@ class SampleTally:
     """The sums over the samples of a run. Samples must be added in the order in which they were taken, followed by `end`.
 
     - Counters: increases are counted from the first sample of a replica on. A series that appears later started at 0. A series that fell or
-      disappeared starts at 0 again, because its process was restarted.
+      disappeared starts at 0 again, because its process was restarted. If the start of the process has changed, all of its series do.
+    - If a stack was booted again, its samples begin with round 0 again. Its counters before that, such as those of readiness checks, do
+      not count.
     - Gauges: their values at the end of each round of samples count, if calls were in progress then (`span`). A gauge that is not a finite
       number has no value until it is one again.
     """
 
     span: Span | None = None  # time in which calls were in progress; None: always
-    moved: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # counter -> increase, summed over all series
+    increases: defaultdict[Series, float] = field(default_factory=lambda: defaultdict(float))  # series of a counter -> increase
     resets: int = 0  # samples with counters that had fallen
+    restarted: set[SampleSource] = field(default_factory=set)  # replicas whose process was restarted
+    known: set[SampleSource] = field(default_factory=set)  # replicas that have been sampled
     running: list[float] = field(default_factory=list)  # a value for each round
     waiting: list[float] = field(default_factory=list)
     kv_means: list[float] = field(default_factory=list)
@@ -172,7 +178,7 @@ class SampleTally:
     gpus: defaultdict[str, list[GpuSample]] = field(default_factory=lambda: defaultdict(list))
     _last: dict[Series, float] = field(default_factory=dict)  # counters
     _now: dict[Series, float] = field(default_factory=dict)  # gauges
-    _known: set[SampleSource] = field(default_factory=set)
+    _starts: dict[Series, float] = field(default_factory=dict)  # starts of processes
     _failing: set[SampleSource] = field(default_factory=set)
     _round: tuple[int, int] | None = None  # current round, and the time of its latest sample
 
@@ -189,9 +195,11 @@ class SampleTally:
                 if self._is_within(sample.at_ns):
                     looks.append(sample)
             case Sample(failed="", source=source):
+                if sample.first and not sample.round:
+                    self._begin_again(source)
                 self._failing.discard(source)
                 self._take(sample)
-                self._known.add(source)
+                self.known.add(source)
             case Sample(source=source):
                 self._failing.add(source)
 
@@ -216,6 +224,22 @@ class SampleTally:
         if self.span is not None:
             self._note_gap(self._round[1] if self._round else self.span[0], self.span[1])
 
+    @property
+    def moved(self) -> dict[str, float]:
+        """The increase of each counter, by its name, summed over all of its series."""
+        sums: defaultdict[str, float] = defaultdict(float)
+        for series, increase in self.increases.items():
+            sums[series.name] += increase
+        return sums
+
+    def _begin_again(self, source: SampleSource) -> None:
+        """Forgets the counters of a replica, because its next sample is the first one after the stack was booted again."""
+        self._last = {series: value for series, value in self._last.items() if series.source != source}
+        self._starts = {series: value for series, value in self._starts.items() if series.source != source}
+        if source in self._failing:  # Its process died before it could be sampled for the last time.
+            self.restarted.add(source)
+        self.known.discard(source)
+
     def _note_gap(self, start_ns: int, end_ns: int) -> None:
         if self.span is not None:
             self.longest_gap_ns = max(self.longest_gap_ns, min(end_ns, self.span[1]) - max(start_ns, self.span[0]))
@@ -228,7 +252,7 @@ class SampleTally:
             self._now.pop(series, None)
         known = (self._last.keys() | self._now.keys()) - sample.unknown if sample.first else set()
         removed = sample.gone | {series for series in known if series.source == sample.source and series not in sample.values}
-        fallen = False
+        fallen = self._is_restarted(sample)
         for series in removed:
             self._now.pop(series, None)
             if self._last.get(series):
@@ -237,11 +261,23 @@ class SampleTally:
             if series.name in GAUGES:
                 self._now[series] = value
                 continue
-            before = self._last.get(series, 0.0 if sample.source in self._known else value)
+            if series.name in STARTED:
+                self._starts[series] = value
+                continue
+            before = self._last.get(series, 0.0 if sample.source in self.known else value)
             fallen |= value < before
-            self.moved[series.name] += value - before if value >= before else value
+            self.increases[series] += value - before if value >= before else value
             self._last[series] = value
         self.resets += fallen
+        if fallen:
+            self.restarted.add(sample.source)
+
+    def _is_restarted(self, sample: Sample) -> bool:
+        """Returns whether the start of a process has changed. If so, all of its counters start at 0 again."""
+        if all(self._starts.get(series, value) == value for series, value in sample.values.items() if series.name in STARTED):
+            return False
+        self._last |= {series: 0.0 for series in self._last if series.source == sample.source}
+        return True
 
     def _gauges(self, names: Sequence[str]) -> list[float]:
         return [value for series, value in self._now.items() if series.name in names and series.source not in self._failing]
@@ -262,17 +298,18 @@ def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> SampleTal
 
 def summary(counts: SampleTally) -> EngineStats:
     """Computes the statistics from the sums. Numbers that no server reported are None."""
-    preemptions = [counts.moved[names.preemptions] for names in SERVERS.values() if names.preemptions in counts.moved]
+    moved = counts.moved
+    preemptions = [moved[names.preemptions] for names in SERVERS.values() if names.preemptions in moved]
     return EngineStats(
         rounds=counts.rounds,
         longest_gap_s=counts.longest_gap_ns / 1e9,
         resets=counts.resets,
-        prefix_cache=prefix_cache(counts.moved),
+        prefix_cache=prefix_cache(moved),
         kv_usage=Gauge(_mean(counts.kv_means), max(counts.kv_peaks, default=None)),
         running=Gauge(_mean(counts.running), max(counts.running, default=None)),
         waiting=Gauge(_mean(counts.waiting), max(counts.waiting, default=None)),
         preemptions=sum(preemptions) if preemptions else None,
-        server=server(counts.moved),
+        server=server(moved),
         gpus={gpu: _gpu(samples) for gpu, samples in counts.gpus.items()},
     )
 

@@ -13,7 +13,20 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Document, Fact, Level, Note, Section, say
 from pytest_agentbench.reports.headline import headline
-from pytest_agentbench.reports.sections import arms, files, first_look, gate, nodes, origin, outcome, server, serving, setup, suites
+from pytest_agentbench.reports.sections import (
+    arms,
+    engines,
+    files,
+    first_look,
+    gate,
+    nodes,
+    origin,
+    outcome,
+    server,
+    serving,
+    setup,
+    suites,
+)
 from pytest_agentbench.reports.view import RunView, tone
 
 if TYPE_CHECKING:
@@ -32,6 +45,7 @@ SECTIONS: tuple[SectionFunction, ...] = (
     suites.section,
     serving.section,
     server.section,
+    engines.section,
     nodes.section,
     setup.section,
     files.section,

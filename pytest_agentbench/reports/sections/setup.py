@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Note, Section, say
+from pytest_agentbench.backends.session_probe import SessionProbe
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases, serving_phrases
+from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Note, Section, Tone, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.run_file import Run
+from pytest_agentbench.runs.run_file import BackendUse, Run
 
 
 def section(view: RunView) -> Section | None:
     """Returns backend, command, settings of the suites, machine and packages."""
     return of("Setup", _blocks(view.run))
+
+
+def session_probes(backend: BackendUse) -> Iterator[tuple[str, SessionProbe]]:
+    """Yields where the calls of the test sessions were answered that a boot made, for each arm. The arm is empty without arms."""
+    arms: dict[str, Json] = backend.more.get("arms") or {"": {"boot": backend.boot and backend.boot.more, **backend.more}}
+    for arm, facts in arms.items():
+        if probe := facts.get("sessions") or (facts.get("boot") or {}).get("sessions"):
+            yield arm, SessionProbe(**probe)
 
 
 def _blocks(run: Run) -> Iterator[AnyBlock]:
@@ -24,6 +34,10 @@ def _blocks(run: Run) -> Iterator[AnyBlock]:
     yield Fact("finished", run.finished_at, level=Level.SUMMARY)
     yield from (Fact("model", each, "open", level=Level.FIRST_PAGE) for each in backend.warnings)
     yield Fact("stack", say(phrases.boot, backend))
+    if probes := dict(session_probes(backend)):
+        tone: Tone = "" if all(probe.is_good for probe in probes.values()) else "open"
+        yield Fact("sessions at boot", say(serving_phrases.sessions_at_boot, probes), tone, level=Level.FIRST_PAGE)
+        yield from (Fact("", f"{arm}: {probe.text()}") for arm, probe in probes.items() if arm)
     yield Fact("command", say(phrases.command, run.command), level=verbose)
     yield from (Fact(name, say(phrases.suite_setup, suite), level=verbose) for name, suite in run.suites.items())
     yield Fact("changed for this run", say(phrases.settings, run.settings.changes), level=verbose)

@@ -5,7 +5,6 @@ Tool calls are assembled from their pieces: the id and the name each arrive in o
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, ClassVar
 
 from pytest_agentbench.lib import json_text
@@ -226,11 +225,6 @@ class ChatReader(ChoicesReader):
     @staticmethod
     def chat_reply(reply: Json) -> list[Json]:
         return chat_form.objects([choice.get("message") for choice in chat_form.objects(reply.get("choices"))[:1]])
-
-    @staticmethod
-    def hint_fields() -> Collection[str]:
-        """Returns the names of the request fields that tell a router about the rollout: those of Dynamo, ThunderAgent and Continuum."""
-        return "nvext", "program_id", "job_id", "is_last_step"
 
     def add(self, event: Event) -> None:
         super().add(event)

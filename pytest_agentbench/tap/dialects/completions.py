@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import ClassVar
 
 from pytest_agentbench.records import Json
@@ -55,8 +54,3 @@ class CompletionsReader(ChoicesReader):
     @staticmethod
     def chat_reply(reply: Json) -> list[Json]:
         return [{"role": "assistant", "content": choice.get("text")} for choice in chat_form.objects(reply.get("choices"))[:1]]
-
-    @staticmethod
-    def hint_fields() -> Collection[str]:
-        """Returns the name of the only request field that tells a router about the rollout, which is that of Dynamo."""
-        return ("nvext",)

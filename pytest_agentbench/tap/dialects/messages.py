@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from pytest_agentbench.lib import json_text
@@ -119,11 +118,6 @@ class MessagesReader(DialectReader):
     @staticmethod
     def chat_reply(reply: Json) -> list[Json]:
         return _chat_messages(reply) if reply.get("role") == "assistant" else []
-
-    @staticmethod
-    def hint_fields() -> Collection[str]:
-        """Returns no names of fields for routers, because servers of this API reject unknown fields and no router is known to use any."""
-        return ()
 
     @property
     def finish_reason(self) -> str | None:

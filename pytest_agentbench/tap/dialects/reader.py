@@ -267,11 +267,6 @@ class DialectReader(AnswerReader, ABC):
     def chat_reply(reply: Json) -> list[Json]:
         """Returns the messages of an answer without streaming in the form of Chat Completions: usually one, none for an error."""
 
-    @staticmethod
-    @abstractmethod
-    def hint_fields() -> Collection[str]:
-        """Returns the names of the request fields that may tell a router about the rollout. Servers of some APIs reject unknown fields."""
-
     @abstractmethod
     def _merge(self, data: Json) -> tuple[str, int | None]:
         """Merges one event. Returns the kind of its chunk and the output tokens so far. Raises Fault, or ValueError for bad JSON."""
@@ -329,7 +324,7 @@ def id_of(answer: Json) -> str | None:
 def server_report(answer: Json) -> Json | None:
     """Returns the fields that Dynamo adds to `nvext` of an answer (the worker and its timing), or None without them.
 
-    They are complete in the last chunk of a stream and in an answer without streaming.
+    They are complete in the last chunk of a stream and in an answer without streaming. The built-in engine names itself there, too.
     """
     nvext = answer.get("nvext")
     report = {name: nvext[name] for name in EXTRA_FIELDS if nvext.get(name) is not None} if isinstance(nvext, dict) else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
@@ -82,11 +81,6 @@ class ResponsesReader(DialectReader):
     @staticmethod
     def chat_reply(reply: Json) -> list[Json]:
         return chat_form.merged(map(_chat_message, chat_form.objects(reply.get("output"))), "assistant")
-
-    @staticmethod
-    def hint_fields() -> Collection[str]:
-        """Returns the name of the only request field that tells a router about the rollout, which is that of Dynamo."""
-        return ("nvext",)
 
     @property
     def finish_reason(self) -> str | None:

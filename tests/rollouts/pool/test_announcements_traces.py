@@ -19,7 +19,7 @@ WORKER: Json = {"prefill_worker_id": 1, "decode_worker_id": 2}
 
 
 def line(request: str, session: str = "run:1", **more: object) -> str:
-    """Returns a trace line with the fields of Dynamo 1.4.2 that are read."""
+    """Returns a trace line with the fields of Dynamo that are read."""
     facts = {"request_id": request, "worker": WORKER, "ttft_ms": 7.5, "kv_hit_rate": 0.5, "queue_depth": 3, "input_tokens": 9, **more}
     event = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "agent_context": {"session_id": session}, "request": facts}
     return json.dumps({"timestamp": 1, "event": event}) + "\n"

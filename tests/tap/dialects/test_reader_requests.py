@@ -82,7 +82,7 @@ def test_a_usage_that_is_asked_for_is_not_hidden(dialect: Dialect) -> None:
     assert None is dialect.with_usage({"stream": True, "stream_options": {"include_usage": True}})
 
 
-@pytest.mark.parametrize("left_out", ["as_stream", "with_usage", "salted", "chat_request", "chat_reply", "hint_fields"])
+@pytest.mark.parametrize("left_out", ["as_stream", "with_usage", "salted", "chat_request", "chat_reply"])
 def test_an_incomplete_dialect_cannot_be_instantiated(left_out: str) -> None:
     """A dialect that lacks one of the methods for requests cannot be instantiated."""
     forgetful = type("Forgetful", (ChatReader,), {left_out: getattr(DialectReader, left_out)})

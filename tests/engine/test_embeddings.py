@@ -10,7 +10,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from pytest_agentbench.engine.server import DIMENSIONS, embedding
+from pytest_agentbench.engine.embeddings import DIMENSIONS, embedding
 from pytest_agentbench.records import Json
 
 

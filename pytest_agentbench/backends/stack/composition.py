@@ -1,0 +1,89 @@
+"""Stacks whose YAML takes keys from other YAMLs: services from those that it includes, and all keys from its base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import load_yaml
+from pytest_agentbench.lib.file_system import shipped
+
+
+def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Returns the keys of a stack's YAML, with the services of included YAMLs before its own.
+
+    Raises ConfigError if two services have the same name, or if an included YAML has other keys.
+    """
+    services: dict[str, Any] = {}
+    names = data.pop("include", [])
+    for name in [names] if isinstance(names, str) else names:
+        other = load_yaml(file.parent / str(name))
+        if unknown := [key for key in other if key not in ("services", "include", "note")]:
+            raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
+        services = _merged(services, with_included(other, file.parent / str(name))["services"], file)
+    return {**data, "services": _merged(services, with_on(data.get("services") or {}), file)}
+
+
+def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Returns the keys of a stack's YAML on top of those of its `base`, and with the services of all included YAMLs.
+
+    Mappings are merged key by key, any other value replaces that of the base, and a key without a value is removed. Relative files and
+    `{here}` in the base stay those of its folder. `derived` are the files that led to this one. Raises ConfigError if the base does not
+    exist or leads back to a file.
+    """
+    name = data.pop("base", None)
+    data = with_included(data, file)
+    if name is None:
+        return data
+    other = _base_file(str(name), file)
+    if other.resolve() in (seen := (*derived, file.resolve())):
+        raise ConfigError(f"{file}: base: {name} leads back to {other.name}; a file cannot be based on itself")
+    base = with_base({**load_yaml(other)}, other, seen)
+    if other.parent.absolute() != file.parent.absolute():
+        base = _replaced_here(base, str(other.parent.absolute()))
+    merged: dict[str, Any] = _on_top(base, data)
+    return merged
+
+
+def _base_file(name: str, file: Path) -> Path:
+    """Returns the YAML of a base. A backend's name never means `file` itself, so that a project's `dynamo` can be based on ours."""
+    is_path = name.endswith((".yaml", ".yml"))
+    found = [file.parent / name] if is_path else [folder / f"{name}.yaml" for folder in (file.parent, shipped("backends"))]
+    for each in found:
+        if each.is_file() and (is_path or not each.samefile(file)):
+            return each
+    raise ConfigError(f"{file}: base: {name} is neither a YAML in {file.parent} nor a stack that comes with agentbench")
+
+
+def _replaced_here(value: Any, folder: str) -> Any:
+    """Returns a copy of the keys of a YAML in whose texts `{here}` is a folder."""
+    if isinstance(value, dict):
+        return {_replaced_here(key, folder): _replaced_here(each, folder) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_replaced_here(each, folder) for each in value]
+    return value.replace("{here}", folder) if isinstance(value, str) else value
+
+
+def _on_top(base: Any, own: Any) -> Any:
+    """Returns `base` changed by `own`, as a JSON Merge Patch (RFC 7396) would: a key without a value is removed."""
+    if not isinstance(base, dict) or not isinstance(own, dict):
+        return own
+    merged = {**base, **{key: _on_top(base.get(key), value) for key, value in own.items()}}
+    return {key: value for key, value in merged.items() if key not in own or own[key] is not None}
+
+
+def with_on(services: Any) -> Any:
+    """Returns services with the key `on`. A YAML parser reads the key `on` as true."""
+    if not isinstance(services, dict):
+        return services
+    return {
+        name: {"on" if key is True else key: value for key, value in service.items()} if isinstance(service, dict) else service
+        for name, service in services.items()
+    }
+
+
+def _merged(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
+    if twice := sorted(services.keys() & more.keys()):
+        raise ConfigError(f"{file}: the service {twice[0]!r} is defined twice, here or in an included file; rename one")
+    return {**services, **more}
