@@ -57,9 +57,9 @@ def test_shapes_of_llama_have_the_same_workers() -> None:
 def test_environments_are_created() -> None:
     """`make test-gpu` creates the environments of the stacks that it boots, and passes the variable that tests wait for."""
     recipe = (ROOT / "Makefile").read_text().partition("\ntest-gpu:")[2].partition("\n\n")[0]
-    (created,) = re.findall(r"env create (.+)", recipe)
+    created = re.findall(r"env create (\S+)", recipe)
 
-    assert {each for found in STACKS if (each := stack(found.backend).python)} == {*created.split()}
+    assert {each for found in STACKS if (each := stack(found.backend).python)} == {*created}
     assert "GPU_TESTS=1 $(BIN)/pytest tests/gpu -v -rs" in recipe
 
 
