@@ -279,7 +279,7 @@ def _unknown_fields(answer: bytes) -> set[str]:
 
 def _described(function: Json) -> Json:
     """Returns a tool's function with its keys in the order of the frontend, which also adds an empty description if there is none."""
-    first = {key: function[key] for key in ("name", "description") if key in function}
+    first: Json = {key: function[key] for key in ("name", "description") if key in function}
     return {**first, **function, "description": function.get("description", "")}
 
 
