@@ -9,7 +9,7 @@ class Prefill:
     """Computes prompts one after the other, in the order of their arrival, and takes time for the tokens that are not cached.
 
     For n thousand such tokens it takes `linear * n + square * n * n` milliseconds. This is the cost model of vllm-router's program
-    scheduling (`prefill_cost_model` in docs/program_scheduling.md of github.com/vllm-project/router). Its constant part is `ttft_ms`
+    scheduling (`prefill_cost_model` on the page `program_scheduling` of github.com/vllm-project/router). Its constant part is `ttft_ms`
     here. Three things are left out: new tokens also attend to the cached ones, an engine can compute several prompts in one step, and
     prefill and decoding slow each other down.
     """

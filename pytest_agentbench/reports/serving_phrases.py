@@ -348,6 +348,14 @@ def sessions_stayed(use: EngineUse) -> str:
     return f"{stayed(use)} sessions with more than one call stayed on one engine" if use.traced else "no session had more than one call"
 
 
+def calls_of_engines(use: EngineUse) -> str:
+    """`15, 5, 13, 4`: the calls of each engine, or of each engine that answers name. A semicolon separates kinds and stages."""
+    groups: dict[object, list[int]] = {}
+    for engine in use.engines:
+        groups.setdefault(engine.group, []).append(engine.calls)
+    return "; ".join(", ".join(map(str, calls)) for calls in groups.values() or [use.named.values()])
+
+
 def stayed(use: EngineUse) -> str:
     """`5 of 12`: the sessions with more than one call that stayed on one engine. `-` if that is unknown."""
     return f"{use.stayed} of {use.traced}" if use.named else "-"

@@ -57,7 +57,9 @@ MOST = 64  # limit on the settings of one table
 
 #: Option of a service's command -> part of the setting that it sets.
 FLAGS: Mapping[str, str] = {
-    **{"num-gpu-blocks-override": "kv-blocks", "block-size": "block-size", "router-mode": "router"},
+    "num-gpu-blocks-override": "kv-blocks",
+    "block-size": "block-size",
+    "router-mode": "router",
     "policy": "router",  # of the shipped dynamo_frontend.py, with session affinity as a suffix, which the simulator does not have
 }
 AFFINITY = ("_hard", "_soft")

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.engine.token_blocks import read_answered, read_prompt, tokenise
+from pytest_agentbench.records import Json
 
 
 def test_tokens_are_pieces_of_words() -> None:
@@ -65,7 +66,7 @@ def test_an_answer_begins_the_next_prompt() -> None:
     """The blocks of a prompt and its answer, with text and calls, are the first of the conversation's next prompt."""
     call = {"id": "1", "type": "function", "function": {"name": "get_balance", "arguments": '{"account": "joint"}'}}
     answer = {"role": "assistant", "content": "I look it up. " * 20, "tool_calls": [call]}
-    question = {"messages": [{"role": "user", "content": "What is my balance? " * 10}], "tools": [call]}
+    question: Json = {"messages": [{"role": "user", "content": "What is my balance? " * 10}], "tools": [call]}
     answered = read_answered(question, answer, 16)
     following = read_prompt({**question, "messages": [*question["messages"], answer, {"role": "tool", "content": "12 dollars"}]}, 16)
 

@@ -112,7 +112,7 @@ def test_a_stream_is_not_held_back(engine: Booted) -> None:
 def test_clients_that_leave(engine: Booted, stream: bool) -> None:
     """The mocker stops if the client leaves, even before the first byte of the answer."""
     connection = http.client.HTTPConnection(engine.url.removeprefix("http://").removesuffix("/v1"), timeout=ANSWER)
-    body = json.dumps(chat("Hello", stream=stream, max_tokens=100_000))
+    body = json.dumps(chat("Hello", stream=stream, max_tokens=250_000))  # more than a minute of work
     connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
     wait_for(lambda: load(engine), "the mocker to begin")
     connection.close()

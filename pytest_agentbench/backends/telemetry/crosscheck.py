@@ -82,12 +82,16 @@ def call_disagreements(engines: Sequence[EngineCalls], client: Client) -> Iterat
     for (kind, _), calls in sums.items():
         if calls > most and not client.unknown:
             yield (
-                f"the engines ({kind}) answered {calls:,} calls, the tap sent {most:,}: a router repeated calls, or another client used "
+                f"the engines ({kind}) answered {_calls(calls)}, the tap sent {most:,}: a router repeated calls, or another client used "
                 "the engines, too"
             )
     decoded = sum(calls for (_, prefill), calls in sums.items() if not prefill)
     if engines and decoded < client.calls:
-        yield f"the engines answered {decoded:,} calls, the tap got {client.calls:,} answers: not all calls reached the sampled engines"
+        yield f"the engines answered {_calls(decoded)}, the tap got {client.calls:,} answers: not all calls reached the sampled engines"
+
+
+def _calls(number: int) -> str:
+    return f"{number:,} call{'s' * (number != 1)}"
 
 
 def _tokens(server: ServerCounts, client: Client) -> Iterator[str]:

@@ -45,9 +45,8 @@ def _blocks(uses: Sequence[EngineUse]) -> Iterator[AnyBlock]:
 
 
 def _arm(use: EngineUse) -> tuple[TableCell, ...]:
-    calls = [*use.named.values()] if not use.engines else [engine.calls for engine in use.engines]
-    at_engines = use.at_engines or None
-    return use.arm, ", ".join(map(str, calls)), at_engines, use.tap_calls, use.uncertain_calls, say(serving_phrases.stayed, use)
+    sessions = say(serving_phrases.stayed, use)
+    return use.arm, say(serving_phrases.calls_of_engines, use), use.at_engines or None, use.tap_calls, use.uncertain_calls, sessions
 
 
 def _engines(use: EngineUse) -> Iterator[tuple[TableCell, ...]]:

@@ -88,7 +88,7 @@ def test_two_busy_engines_are_no_warning() -> None:
     [
         (2, 0, {}, None),
         (3, 0, {}, "the engines (vllm) answered 3 calls, the tap sent 2: a router repeated calls, or another client used the engines, too"),
-        (1, 0, {}, "the engines answered 1 calls, the tap got 2 answers: not all calls reached the sampled engines"),
+        (1, 0, {}, "the engines answered 1 call, the tap got 2 answers: not all calls reached the sampled engines"),
         (3, 1, {}, None),
         (9, None, {}, None),
         (9, 0, {"earlier_attempts": (Attempt(1, "infra_error"),)}, None),
@@ -158,3 +158,12 @@ def test_arms() -> None:
         (each.arm, each.engines[0].name, each.engines[0].calls) for each in (first, second)
     ]
     assert [(1, 1, ()), (2, 1, ())] == [(each.tap_calls, each.uncertain_calls, each.warnings) for each in (first, second)]
+
+
+def test_calls_that_only_prefill_engines_counted() -> None:
+    """Calls at engines for prefill do not stand for calls that no engine of the other stage answered."""
+    counts = sums({("decode", 0): 1, ("prefill", 0): 2})
+
+    assert ("the engines answered 1 call, the tap got 2 answers: not all calls reached the sampled engines",) == use(
+        counts, rollout(call(), call())
+    ).warnings
