@@ -19,7 +19,6 @@ VARIANTS = {
     ("llama70b-tp4", "worker", "llama70b", "worker-0"): set[str](),
 }
 
-#: Variant -> options of its decode worker that the prefill worker does not have, and the other way round.
 EVENTS = "--kv-events-config"
 
 
@@ -35,6 +34,15 @@ def test_variants_differ_in_nothing_else(variant: tuple[str, str, str, str], own
     name, service, original, its = variant
 
     assert {f"--disaggregation-{each}" for each in own} == options(name, service) ^ options(original, its)
+
+
+def test_routers_of_sglang_have_the_same_options() -> None:
+    """The router of `sglang-disagg` has the options of `sglang-router`, but for those that name the engines."""
+    names = [
+        {word.partition("=")[0] for word in options(name, "router") if word.startswith("--")} for name in ("sglang-disagg", "sglang-router")
+    ]
+
+    assert {"--pd-disaggregation", "--prefill", "--decode", "--worker-urls"} == names[0] ^ names[1]
 
 
 def test_decode_workers_of_dynamo_send_no_events() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.lib.file_system import shipped
+
+RELATIVE = frozenset({"cwd", "manifest"})  # keys of a service whose value is relative to the folder of the YAML
 
 
 def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -28,9 +31,9 @@ def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
 def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Returns the keys of a stack's YAML on top of those of its `base`, and with the services of all included YAMLs.
 
-    Mappings are merged key by key, any other value replaces that of the base, and a key without a value is removed. Relative files and
-    `{here}` in the base stay those of its folder. `derived` are the files that led to this one. Raises ConfigError if the base does not
-    exist or leads back to a file.
+    Mappings are merged key by key, any other value replaces that of the base, and a key without a value is removed. Files that the base
+    includes, and `{here}` and relative paths in it, stay those of its folder. `derived` are the files that led to this one. Raises
+    ConfigError if the base does not exist or leads back to a file.
     """
     name = data.pop("base", None)
     data = with_included(data, file)
@@ -40,8 +43,8 @@ def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) 
     if other.resolve() in (seen := (*derived, file.resolve())):
         raise ConfigError(f"{file}: base: {name} leads back to {other.name}; a file cannot be based on itself")
     base = with_base({**load_yaml(other)}, other, seen)
-    if other.parent.absolute() != file.parent.absolute():
-        base = _replaced_here(base, str(other.parent.absolute()))
+    if (way := os.path.relpath(other.parent, file.parent)) != os.curdir:
+        base = _from_elsewhere(base, way)
     merged: dict[str, Any] = _on_top(base, data)
     return merged
 
@@ -56,13 +59,15 @@ def _base_file(name: str, file: Path) -> Path:
     raise ConfigError(f"{file}: base: {name} is neither a YAML in {file.parent} nor a stack that comes with agentbench")
 
 
-def _replaced_here(value: Any, folder: str) -> Any:
-    """Returns a copy of the keys of a YAML in whose texts `{here}` is a folder."""
+def _from_elsewhere(value: Any, way: str, key: str = "") -> Any:
+    """Returns a copy of keys of a YAML in another folder, in which `{here}` and relative files lead there. `way` is the path to it."""
     if isinstance(value, dict):
-        return {_replaced_here(key, folder): _replaced_here(each, folder) for key, each in value.items()}
+        return {_from_elsewhere(name, way): _from_elsewhere(each, way, name) for name, each in value.items()}
     if isinstance(value, list):
-        return [_replaced_here(each, folder) for each in value]
-    return value.replace("{here}", folder) if isinstance(value, str) else value
+        return [_from_elsewhere(each, way) for each in value]
+    if not isinstance(value, str):
+        return value
+    return f"{way}/{value}" if key in RELATIVE and not value.startswith(("/", "{")) else value.replace("{here}", f"{{here}}/{way}")
 
 
 def _on_top(base: Any, own: Any) -> Any:

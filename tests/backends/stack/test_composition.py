@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import ConfigError
@@ -60,8 +61,9 @@ def test_a_setting_on_the_command_line_changes_what_comes_from_the_base(tmp_path
 
 
 def test_a_base_may_have_a_base_and_included_files(tmp_path: Path) -> None:
-    """The files of a base are found beside it, also from another folder, and `{here}` in them is their folder."""
-    written(tmp_path, parts={"services": {"router": {"run": ["route"]}}}, big={"include": "parts.yaml", "services": {"engine": ENGINE}})
+    """Files of a base are found beside it, also from another folder. So run.json has the hashes of files that services use."""
+    written(tmp_path, parts={"services": {"router": {"run": ["route"], "cwd": "work"}}})
+    written(tmp_path, big={"include": "parts.yaml", "services": {"engine": ENGINE}})
     written(tmp_path, middle={"base": "big", "services": {"engine": {"replicas": 1}}})
     elsewhere = tmp_path / "elsewhere" / "mine.yaml"
     elsewhere.parent.mkdir()
@@ -69,8 +71,10 @@ def test_a_base_may_have_a_base_and_included_files(tmp_path: Path) -> None:
     spec = stack(tmp_path, str(elsewhere))
 
     assert ["router", "engine", "own"] == [*spec.services]
-    assert ["serve", f"{elsewhere.parent}/../backends/template.jinja", "{port}"] == spec.services["engine"].run
+    assert ["serve", "{here}/../backends/template.jinja", "{port}"] == spec.services["engine"].run
+    assert "../backends/work" == spec.services["router"].cwd
     assert ["{here}/own"] == spec.services["own"].run
+    assert {"../backends/template.jinja", "own"} == named_files(spec).keys()
 
 
 def test_a_shipped_stack_is_a_base_by_name(tmp_path: Path) -> None:
