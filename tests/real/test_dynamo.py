@@ -120,7 +120,7 @@ ARMS = ("round-robin", "kv-soft", "two-tier", "thunderagent")
 
 def test_policies_as_arms(tmp_path: Path) -> None:
     """On synthetic sessions, the workers of each arm count as many calls as the tap. Sessions stay where the policy says so."""
-    options = ("dataset.options.sessions=6", "dataset.options.calls=[3,4]", "dataset.options.think_s=0", "backend.settings.speedup=100")
+    options = ("dataset.options.sessions=6", "dataset.options.calls=[3,4]", "dataset.options.think_s=0.01", "backend.settings.speedup=100")
     arms = f"--agentbench-ab=set:backend.settings.policy={'|'.join(ARMS)}"
     said = run("dynamo-mocker", tmp_path, arms, *(f"--agentbench-set={option}" for option in options), suite="sessions")
     uses = {use["arm"]: use for use in said["engines"]}
