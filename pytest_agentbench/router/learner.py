@@ -41,10 +41,11 @@ class WorkerLearner:
 
     def sample(self, features: Vector, random: np.random.Generator) -> float:
         """Returns the reward that the linear model expects, with weights that are drawn from their distribution."""
-        if self._posterior is None:
+        if (posterior := self._posterior) is None:
             spread = self._constants.lints_spread * np.linalg.inv(_root(self.matrix)).T
-            self._posterior = np.linalg.solve(self.matrix, self.vector), spread
-        mean, spread = self._posterior
+            posterior = np.asarray(np.linalg.solve(self.matrix, self.vector), np.float64), np.asarray(spread, np.float64)
+            self._posterior = posterior
+        mean, spread = posterior
         return float((mean + spread @ random.standard_normal(FEATURES)) @ features)
 
     def sample_beta(self, random: np.random.Generator) -> float:
