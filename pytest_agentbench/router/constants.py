@@ -51,6 +51,10 @@ class Constants(Spec):
         description="What a latency is compared with: the average of the call's `own` worker, or of `all` workers. With `own`, a worker "
         "that is always slow earns as much as the others.",
     )
+    last_calls: Literal["free", "kept"] = Field(
+        default="free",
+        description="Whether the last call of a session has neither bonus nor penalty, so that it often leaves its cache, or has them.",
+    )
     negative_scores: Literal["shrunk", "grown"] = Field(
         default="shrunk",
         description="Whether load moves a negative score towards zero, which favours loaded workers, or away from it.",
@@ -79,6 +83,7 @@ PRESETS: Mapping[str, Constants] = {
         temperature_base=0.1,
         temperature_min=0.02,
         baseline="all",
+        last_calls="kept",
         negative_scores="grown",
         missing_metrics="own-calls",
         disconnects="judged",

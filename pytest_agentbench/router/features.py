@@ -56,11 +56,6 @@ class CallAtWorker(NamedTuple):
     work: float  # expected work of the worker's sessions
     previous: bool | None  # whether the session used this worker last; None if it used none
 
-    @property
-    def is_sticky(self) -> bool:
-        """Whether the session is at this worker and has further calls."""
-        return bool(self.previous) and self.hints.reuse > 0
-
 
 def osl_level(tokens: float) -> Level:
     return "LOW" if tokens < 256 else "MEDIUM" if tokens < 1024 else "HIGH"
@@ -122,13 +117,18 @@ def load_factor(constants: Constants, call: CallAtWorker) -> float:
     load = constants.gpu_weight * call.gpu + constants.queue_weight * call.queue + constants.work_weight * call.work
     load += job * (constants.job_gpu_weight * call.gpu + constants.job_queue_weight * call.queue)
     factor = 1 / (1 + load)
-    return max(factor, constants.sticky_load_floor) if call.is_sticky else factor
+    return max(factor, constants.sticky_load_floor) if call.previous and has_affinity(constants, call) else factor
+
+
+def has_affinity(constants: Constants, call: CallAtWorker) -> bool:
+    """Returns whether it matters at which worker the session was."""
+    return call.previous is not None and (call.hints.reuse > 0 or constants.last_calls == "kept")
 
 
 def session_bonus(constants: Constants, call: CallAtWorker) -> float:
     """Returns what a score gains at the session's last worker, or loses at others (a negative number)."""
     reuse, iat = call.hints.reuse, IAT_FACTOR[call.hints.iat]
-    if call.previous is None or reuse <= 0:
+    if not has_affinity(constants, call):
         return 0.0
     if call.previous:
         bonus = constants.affinity_base + constants.affinity_reuse * reuse + constants.affinity_iat * iat

@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 #: Headers that concern one connection and are not passed on.
 OWN = frozenset({"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"})
@@ -65,7 +66,7 @@ class EngineCall:
         Raises:
             UNREACHABLE: The engine has not seen the call.
         """
-        url, headers = f"{engine}{self._request.raw_path}", passed_on(self._request.headers, OF_REQUESTS)
+        url, headers = URL(f"{engine}{self._request.raw_path}", encoded=True), passed_on(self._request.headers, OF_REQUESTS)
         try:
             async with self._http.request(
                 self._request.method, url, data=self._body, headers=headers, skip_auto_headers=ADDED, allow_redirects=False

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.router.constants import PRESETS, Constants
+from pytest_agentbench.router.constants import PRESETS
 from pytest_agentbench.router.features import (
     CallAtWorker,
     CallHints,
@@ -97,8 +97,11 @@ def test_features_are_finite(gpu: float | None, queue: float | None, overlap: fl
         assert math.isfinite(session_bonus(constants, call))
 
 
-def test_a_session_without_further_calls() -> None:
-    """The last call of a session has neither bonus nor penalty, and so has a call without a session."""
-    for previous in (True, False, None):
-        assert 0 == session_bonus(Constants(), BUSY._replace(hints=CallHints("p", 0), previous=previous))
-    assert 0 == session_bonus(Constants(), BUSY._replace(previous=None))
+def test_the_last_call_of_a_session() -> None:
+    """In the preset `nat`, the last call of a session has neither bonus nor penalty. In `sticky` it has. A new session has none."""
+    here, there, unknown = (BUSY._replace(hints=CallHints("p", 0), previous=previous) for previous in (True, False, None))
+
+    assert [0, 0, 0] == [session_bonus(NAT, call) for call in (here, there, unknown)]
+    assert session_bonus(PRESETS["sticky"], there) < 0 == session_bonus(PRESETS["sticky"], unknown) < session_bonus(PRESETS["sticky"], here)
+    assert load_factor(NAT, here) < 0.1
+    assert 0.7 == load_factor(PRESETS["sticky"], here)
