@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from pytest_agentbench.router.constants import Constants
 
-Level = Literal["LOW", "MEDIUM", "HIGH"]
+HintLevel = Literal["LOW", "MEDIUM", "HIGH"]
 Vector = NDArray[np.float64]
 
 FEATURES = 9
 
 #: Cost of the answer, by its expected length.
-DECODE_COST: Mapping[Level, float] = {"LOW": 1.0, "MEDIUM": 2.0, "HIGH": 3.0}
+DECODE_COST: Mapping[HintLevel, float] = {"LOW": 1.0, "MEDIUM": 2.0, "HIGH": 3.0}
 
 #: Factor of the work that a session is expected to bring, by the expected time between its calls.
-IAT_FACTOR: Mapping[Level, float] = {"LOW": 1.5, "MEDIUM": 1.0, "HIGH": 0.6}
+IAT_FACTOR: Mapping[HintLevel, float] = {"LOW": 1.5, "MEDIUM": 1.0, "HIGH": 0.6}
 
 FULL_WITH = 20  # calls of the router at a worker without metrics that count as a full cache
 
@@ -32,8 +32,8 @@ class CallHints:
 
     prefix: str = ""  # id of the session; empty if the call belongs to none
     reuse: int = 0  # further calls that are expected of the session
-    osl: Level = "MEDIUM"  # expected length of the answer
-    iat: Level = "MEDIUM"  # expected time between calls of the session
+    osl: HintLevel = "MEDIUM"  # expected length of the answer
+    iat: HintLevel = "MEDIUM"  # expected time between calls of the session
     tokens: int = 0  # tokens of the prompt
 
 
@@ -57,15 +57,15 @@ class CallAtWorker(NamedTuple):
     previous: bool | None  # whether the session used this worker last; None if it used none
 
 
-def osl_level(tokens: float) -> Level:
+def osl_level(tokens: float) -> HintLevel:
     return "LOW" if tokens < 256 else "MEDIUM" if tokens < 1024 else "HIGH"
 
 
-def iat_level(milliseconds: float) -> Level:
+def iat_level(milliseconds: float) -> HintLevel:
     return "LOW" if milliseconds < 100 else "MEDIUM" if milliseconds < 500 else "HIGH"
 
 
-def prefill_level(cost: float) -> Level:
+def prefill_level(cost: float) -> HintLevel:
     return "LOW" if cost < 0.25 else "MEDIUM" if cost < 0.75 else "HIGH"
 
 

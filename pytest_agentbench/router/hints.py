@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_agentbench.router.features import Level, iat_level, osl_level
+from pytest_agentbench.router.features import HintLevel, iat_level, osl_level
 
 #: Header -> the hint that it contains. Of several headers with the same hint, the last one is used.
 HEADERS = {
@@ -19,7 +19,7 @@ HEADERS = {
     "x-prefix-iat": "iat",
 }
 NAMES = ("prefix_id", "total_requests", "osl", "iat")
-LEVELS: Mapping[str, Level] = {"LOW": "LOW", "MEDIUM": "MEDIUM", "HIGH": "HIGH"}
+LEVELS: Mapping[str, HintLevel] = {"LOW": "LOW", "MEDIUM": "MEDIUM", "HIGH": "HIGH"}
 LONGEST = 200  # characters of a session's id that are used
 MOST_SESSIONS = 100_000
 
@@ -36,8 +36,8 @@ class SentHints:
 
     prefix: str = ""  # id of the session; empty if the call belongs to none
     total: int | None = None  # calls of the session; None if the call does not say it
-    osl: Level = "MEDIUM"  # expected length of the answer
-    iat: Level = "MEDIUM"  # expected time between calls of the session
+    osl: HintLevel = "MEDIUM"  # expected length of the answer
+    iat: HintLevel = "MEDIUM"  # expected time between calls of the session
 
 
 def read_hints(headers: Mapping[str, str], body: Mapping[str, Any]) -> SentHints:
@@ -91,7 +91,7 @@ def _count(where: str, value: object) -> int:
     return int(number)
 
 
-def _level(where: str, value: object, level: Callable[[float], Level]) -> Level:
+def _level(where: str, value: object, level: Callable[[float], HintLevel]) -> HintLevel:
     if (named := LEVELS.get(str(value).upper())) is not None:
         return named
     if (number := _number(value)) is None:

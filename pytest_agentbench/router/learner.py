@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from pytest_agentbench.router.constants import Constants
-from pytest_agentbench.router.features import FEATURES, Level, Vector
+from pytest_agentbench.router.features import FEATURES, HintLevel, Vector
 
 IDENTITY: Vector = np.eye(FEATURES)
 JITTERS = (1e-9, 1e-7, 1e-5, 1e-3)  # additions to the diagonal of a matrix that has no Cholesky factor
@@ -75,7 +75,7 @@ class LatencyBaselines:
         self._constants = constants
         self._averages: dict[tuple[Hashable, ...], float] = {}
 
-    def reward(self, worker: Hashable, osl: Level, prefill: Level, latency_ms: float, tokens: int) -> float:
+    def reward(self, worker: Hashable, osl: HintLevel, prefill: HintLevel, latency_ms: float, tokens: int) -> float:
         """Returns the reward of an answered call, and takes its latency into the averages. As fast as the average is 0.5."""
         unit, value = _latency(latency_ms, tokens)
         reward = self._compared(worker, osl, prefill, unit, value)
@@ -84,7 +84,7 @@ class LatencyBaselines:
             self._add(self._keys(worker, osl, prefill, "ms"), latency_ms)
         return reward
 
-    def reward_of_disconnect(self, worker: Hashable, osl: Level, prefill: Level, latency_ms: float, tokens: int) -> float:
+    def reward_of_disconnect(self, worker: Hashable, osl: HintLevel, prefill: HintLevel, latency_ms: float, tokens: int) -> float:
         """Returns the reward of a call that its client ended. It is at most 0.5, because the call would have taken longer."""
         return min(0.5, self._compared(worker, osl, prefill, *_latency(latency_ms, tokens)))
 
@@ -99,12 +99,12 @@ class LatencyBaselines:
     def __len__(self) -> int:
         return len(self._averages)
 
-    def _keys(self, worker: Hashable, osl: Level, prefill: Level, unit: str) -> Sequence[tuple[Hashable, ...]]:
+    def _keys(self, worker: Hashable, osl: HintLevel, prefill: HintLevel, unit: str) -> Sequence[tuple[Hashable, ...]]:
         if self._constants.baseline == "all":
             return (unit, osl, prefill), (unit,)
         return (unit, worker, osl, prefill), (unit, worker), (unit,)
 
-    def _compared(self, worker: Hashable, osl: Level, prefill: Level, unit: str, value: float) -> float:
+    def _compared(self, worker: Hashable, osl: HintLevel, prefill: HintLevel, unit: str, value: float) -> float:
         known = (self._averages[key] for key in self._keys(worker, osl, prefill, unit) if key in self._averages)
         average = next(known, max(1.0, value))
         return average / (average + value) if average + value > 0 else 0.5

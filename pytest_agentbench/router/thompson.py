@@ -16,7 +16,7 @@ from pytest_agentbench.router.features import (
     IAT_FACTOR,
     CallAtWorker,
     CallHints,
-    Level,
+    HintLevel,
     Vector,
     WorkerLoad,
     call_at_worker,
@@ -58,8 +58,8 @@ class _Pending(NamedTuple):
 
     worker: WorkerId
     features: Vector
-    osl: Level
-    prefill: Level
+    osl: HintLevel
+    prefill: HintLevel
     at: float  # time of the decision, seconds, on the router's clock
 
 

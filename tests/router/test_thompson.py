@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.router.constants import PRESETS, Constants
-from pytest_agentbench.router.features import CallHints, Level, WorkerLoad
+from pytest_agentbench.router.features import CallHints, HintLevel, WorkerLoad
 from pytest_agentbench.router.prefixes import PrefixState
 from pytest_agentbench.router.thompson import ThompsonRouter
 
-LEVELS: Sequence[Level] = ("LOW", "MEDIUM", "HIGH")
+LEVELS: Sequence[HintLevel] = ("LOW", "MEDIUM", "HIGH")
 
 
 class Clock:
