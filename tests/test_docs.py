@@ -277,6 +277,8 @@ def load(path: Path) -> None:
             compile(text, path, "exec")
         case ".sh":
             subprocess.run(["sh", "-n", path], check=True)
+        case ".txt":
+            assert environments(path.parent.parent)[path.stem].pins
         case other:
             pytest.fail(f"{path.name}: a test cannot read {other} files")
 
