@@ -110,7 +110,7 @@ def test_mistakes(mine: Json, message: str, tmp_path: Path) -> None:
 
 
 def test_a_copy_without_its_included_files(tmp_path: Path) -> None:
-    """A missing file is named with the file that includes it. For a copy of a stack that comes with agentbench, the message advises a base."""
+    """A missing file is named with the file that includes it. A copy of a stack that comes with agentbench should have a base."""
     root = written(tmp_path, copied={"include": ["engines/embedded.yaml"]}, mine={"include": "parts.yaml"})
     folder = root / "backends"
 
