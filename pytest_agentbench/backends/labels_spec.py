@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pytest_agentbench.lib.config import Spec, matching
+from pytest_agentbench.backends.hints_spec import HintsSpec
+from pytest_agentbench.lib.config import matching
 from pytest_agentbench.tap.http_messages import FRAMING, encode_headers
 
 #: Fields that are part of every request, so that a router could not get an id in them.
 TAKEN = frozenset(
     {"model", "messages", "prompt", "input", "stream", "stream_options", "tools", "tool_choice", "max_tokens", "temperature", "n"}
 )
+
+#: Kind of labels -> the hints that it can send.
+HINTS = {"dynamo": tuple(HintsSpec.model_fields), "session": ("osl", "total_requests", "iat", "prefix")}
 
 FieldPath = Annotated[
     str, matching(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*$", "a field of the request body, with dots between nested names")
@@ -35,7 +39,7 @@ def _are_free_fields(paths: list[str]) -> list[str]:
     return paths
 
 
-class LabelsSpec(Spec):
+class LabelsSpec(HintsSpec):
     """The key `labels` of a backend: which router is told the rollout of each call, and what else it is told."""
 
     kind: Literal["none", "thunderagent", "dynamo", "session"] = Field(
@@ -56,9 +60,10 @@ class LabelsSpec(Spec):
         description="With `required`, a boot fails unless the calls of each test session "
         "[stay on one engine](backends.md#do-sessions-stay-on-one-engine). For `session` and Dynamo.",
     )
-    priority: int | None = Field(default=None, description="For Dynamo: the priority of every call, sent in `agent_hints`.")
-    osl: PositiveInt | None = Field(
-        default=None, description="For Dynamo: the expected number of output tokens of every call, sent in `agent_hints`."
+    roles: dict[str, HintsSpec] = Field(
+        default={},
+        description="Role -> [hints](hints.md#hints-of-a-role) for its calls, in place of those of the backend. For example "
+        "`{judge: {priority: -1}}`.",
     )
     trace: str | None = Field(
         default=None,
@@ -83,6 +88,15 @@ class LabelsSpec(Spec):
             raise ValueError(f"`headers` and `fields` are keys of `kind: session`, not of {self.kind!r}; remove them, or change `kind`")
         if self.sticky and self.kind not in ("session", "dynamo"):
             raise ValueError(f"`sticky` is a key of the kinds `session` and `dynamo`, not of {self.kind!r}; remove it, or change `kind`")
+        return self
+
+    @model_validator(mode="after")
+    def _has_hints_of_its_kind(self) -> Self:
+        for owner, spec in (("", self), *((f"roles.{role}: ", spec) for role, spec in self.roles.items())):
+            given = [name for name in HintsSpec.model_fields if getattr(spec, name) is not None]
+            if misplaced := [name for name in given if name not in HINTS.get(self.kind, ())]:
+                kinds = " and ".join(kind for kind, names in HINTS.items() if misplaced[0] in names)
+                raise ValueError(f"{owner}`{misplaced[0]}` is a hint for {kinds}, not for {self.kind!r}; remove it, or change `kind`")
         return self
 
     @property

@@ -124,6 +124,15 @@ async def test_a_session_of_any_router(tap: Tap, path: str) -> None:
     assert {"model": "m", **({} if path in ("/messages", "/embeddings") else fields)} == heard.json
 
 
+async def test_hints_of_any_router(tap: Tap) -> None:
+    """Hints are headers of each call beside the session, except those that the agent sends itself."""
+    id = await labelled(tap, "session", headers=["x-session-id"], total_requests=12, osl=64, iat=250)
+    (heard,), _ = await through(tap, id, request(id, headers="X-Prefix-OSL: 7\r\n"))
+    names = ("x-session-id", "x-prefix-id", "x-prefix-total-requests", "x-prefix-osl", "x-prefix-iat")
+
+    assert [*["run:shop.shop-0.1:0123abcd"] * 2, "12", "7", "250"] == [heard.headers[name] for name in names]
+
+
 async def test_a_session_that_the_agent_names(tap: Tap) -> None:
     """The session's id that an agent sends itself is kept, in headers and in nested fields, beside the fields that it lacks."""
     id = await labelled(tap, "session", **ANYWHERE)
