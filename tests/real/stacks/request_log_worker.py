@@ -19,14 +19,18 @@ from tiny_tokenizer import make
 Json = dict[str, Any]
 
 
+def append(file: Path, line: str) -> None:
+    with file.open("a") as log:
+        log.write(line)
+
+
 async def serve(runtime: DistributedRuntime) -> None:
     model, folder, file = sys.argv[1:]
     make(Path(folder))
-    log = Path(file).open("a", buffering=1)  # noqa: SIM115  It is open as long as the worker lives.
 
     async def generate(request: Json, context: Any) -> AsyncIterator[Json]:
         del context
-        log.write(json.dumps(request, default=str) + "\n")
+        append(Path(file), json.dumps(request, default=str) + "\n")
         yield {"token_ids": request["token_ids"][:1], "finish_reason": "stop"}
 
     endpoint = runtime.endpoint("dynamo.backend.generate")
