@@ -43,7 +43,8 @@ class HintsSpec(Spec):
 
     priority: int | None = Field(
         default=None,
-        description="For Dynamo: the priority of each call in the router's queue, sent in `agent_hints`. Higher ones go first.",
+        description="For Dynamo: the priority of each call in the [router's queue](hints.md#priorities), sent in `agent_hints`. "
+        "Higher ones go first.",
     )
     strict_priority: NonNegativeInt | None = Field(
         default=None, description="For Dynamo: as `priority`, but the router's queue compares it first. Sent in `agent_hints`."

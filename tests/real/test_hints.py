@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.tap.routing_hints import make_labels
-from tests.real.booted_stack import Booted, booted
+from tests.real.booted_stack import Booted, booted, run
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -145,3 +146,75 @@ def test_labels(frontend: Frontend) -> None:
         ({"priority": 5, "priority_jump": 5.0, "expected_output_tokens": 64}, "s", ["prefix_id:shop.agent", *further]),
         ({"priority": -1, "priority_jump": 0.0, "expected_output_tokens": 64}, "s", ["prefix_id:shop.judge", *further]),
     ] == arrived
+
+
+NOT_MEASURED = 6  # exit status of a session whose judge answers with no judgement
+
+PATIENT, URGENT = 12, 4  # calls
+GAP = 0.02  # seconds between two calls
+
+#: Where the calls of a test wait -> changes of `dynamo-mocker`.
+QUEUES: dict[str, Sequence[tuple[str, Any]]] = {
+    "router": [("settings.policy", "kv-queue")],
+    "engine": [("settings.policy", "kv")],
+}
+ONE_WORKER = [("services.worker.replicas", 1), ("ready.workers.aggregated", 1), ("settings.speedup", 1)]
+MOCKER = ["python", "{here}/dynamo_mocker.py", "{run_dir}/model", "--model-name={model}", "--speedup-ratio={speedup}", "--block-size=16"]
+
+
+def mean_place(stack: Booted, hints: Json) -> float:
+    """Sends calls of a judge and then calls of an agent. Returns the mean place of the agent's calls among all answers, from 1.
+
+    `hints` are those of the agent. The judge has none.
+    """
+    labels = make_labels({"kind": "dynamo", **hints, "roles": {"judge": dict.fromkeys(hints, 0)}})
+    answered: list[str] = []
+
+    def call(number: int, role: str) -> None:
+        label = labels.of_rollout(f"s{number}", RolloutKey("shop", f"shop-{number}"), role)
+        stack.chat(f"{len(hints)} {number} {'The sky is blue and wide. ' * 300}", label.headers, **label.fields)
+        answered.append(role)
+
+    with ThreadPoolExecutor(PATIENT + URGENT) as calls:
+        for number in range(PATIENT + URGENT):
+            calls.submit(call, number, "judge" if number < PATIENT else "")
+            time.sleep(GAP)
+    return sum(place for place, role in enumerate(answered, 1) if not role) / URGENT
+
+
+@pytest.mark.parametrize(
+    ("queue", "hints", "overtake"),
+    [
+        ("router", {}, False),
+        ("router", {"priority": 10}, True),
+        ("router", {"strict_priority": 10}, True),
+        ("engine", {"priority": 10}, False),
+    ],
+)
+def test_priorities(tmp_path: Path, queue: str, hints: Json, overtake: bool) -> None:
+    """Urgent calls overtake those of a judge in the queue of Dynamo's router. In the queue of a mocker they do not."""
+    seats = ["--max-num-seqs=1"] if queue == "engine" else []
+    changes = [*ONE_WORKER, ("services.worker.run", [*MOCKER, *seats]), *QUEUES[queue]]
+    with booted("dynamo-mocker", tmp_path, changes) as stack:
+        place = mean_place(stack, hints)
+
+    assert overtake == (place < 10.5)  # 14.5 is the order of arrival, 2.5 the best place
+
+
+def test_priorities_of_roles_in_a_session(tmp_path: Path) -> None:
+    """In a session, calls of the judge have the hints of their role, and calls of the agent those of the backend.
+
+    The worker answers with a single token, so no judgement can be read.
+    """
+    file = tmp_path / "seen.jsonl"
+    worker = ["python", "{here}/request_log_worker.py", "{model}", "{run_dir}/model", str(file)]
+    labels = {"kind": "dynamo", "priority": 5, "roles": {"judge": {"priority": 1}}}
+    sets = {"backend.services.worker.run": worker, "backend.labels": labels, "agent.max_retries": 0}
+    options = [f"--agentbench-set={path}={json.dumps(value)}" for path, value in sets.items()]
+    stack = "tests/real/stacks/dynamo-request-log.yaml"
+    run(stack, tmp_path, "--agentbench-agent=self_evaluating", "--agentbench-limit=2", *options, status=NOT_MEASURED)
+    requests = [*map(json.loads, file.read_text().splitlines())]
+    sessions = {request["agent_context"]["session_id"]: request["routing"]["priority"] for request in requests if request["agent_context"]}
+    of_rollouts = {id: priority for id, priority in sessions.items() if not id.startswith("agentbench-probe")}
+
+    assert {("judge", 1), ("agent", 5)} == {("judge" if id.endswith("-judge") else "agent", hint) for id, hint in of_rollouts.items()}
