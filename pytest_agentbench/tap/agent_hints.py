@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
-from pytest_agentbench.records import Json
+from pytest_agentbench.metrics.call_hints import HintRow
+from pytest_agentbench.records import CallHints, Json
 
 #: Name of a hint -> its header. The Thompson router reads them, and so did the NeMo Agent Toolkit's router.
 HEADERS = {"total_requests": "x-prefix-total-requests", "osl": "x-prefix-osl", "iat": "x-prefix-iat"}
@@ -46,6 +47,21 @@ class Hints:
         told = {HEADERS[name]: str(value) for name, value in self._of_prefix().items()}
         return {PREFIX: prefix, **told} if told or self.names_prefix else {}
 
+    def expected(self, turn: int, usual_tokens: float | None = None, remaining: float | None = None) -> CallHints | None:
+        """Returns what these hints say about call number `turn` of a session, for the record of the call. None if they say nothing.
+
+        The others are what a learnt table says besides the hints.
+        """
+        if remaining is None and self.total_requests is not None:
+            remaining = max(0, self.total_requests - turn)
+        said = CallHints(self.osl, usual_tokens, remaining, self.iat)
+        return None if said == CallHints() else said
+
+    def learnt(self, row: HintRow) -> Hints:
+        """Returns these hints with what a learnt table says about a call. The table overrides them."""
+        iat = self.iat if row.next_ms is None else max(1, round(row.next_ms))
+        return replace(self, osl=max(1, round(row.tokens_p90)), total_requests=row.turn + round(row.remaining), iat=iat)
+
     def _of_prefix(self) -> dict[str, int]:
         return {name: value for name in HEADERS if (value := getattr(self, name)) is not None}
 
@@ -59,11 +75,16 @@ class HintsOfRoles:
 
     own: Hints = NO_HINTS
     roles: Mapping[str, Json] = field(default_factory=dict)  # role -> hints that replace those of `own`
+    table: Sequence[HintRow] = ()  # learnt hints, by role and turn; they override the others
 
     def of(self, role: str) -> Hints:
         """Returns the hints for the calls of a role. The agent itself is the role with an empty name."""
         others = self.roles.get(role, {})
         return Hints(**{each.name: others.get(each.name, getattr(self.own, each.name)) for each in fields(Hints)})
+
+    def rows(self, role: str) -> list[HintRow]:
+        """Returns the rows of the learnt table for a role, by turn. Empty if the table has none."""
+        return [row for row in self.table if row.role == role]
 
 
 NO_HINTS_OF_ROLES = HintsOfRoles()
@@ -72,4 +93,5 @@ NO_HINTS_OF_ROLES = HintsOfRoles()
 def hints_of(options: Json) -> HintsOfRoles:
     """Returns the hints in the key `labels` of a backend's YAML."""
     own = Hints(**{each.name: options.get(each.name) for each in fields(Hints)})
-    return HintsOfRoles(own, options.get("roles") or {})
+    table = tuple(HintRow(**row) for row in options.get("table") or ())
+    return HintsOfRoles(own, options.get("roles") or {}, table)

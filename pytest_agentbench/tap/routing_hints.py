@@ -6,13 +6,14 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import ClassVar
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.metrics.call_hints import MOST_TURNS
+from pytest_agentbench.records import CallHints, Json, RolloutKey
 from pytest_agentbench.tap.agent_hints import NO_HINTS_OF_ROLES, Hints, HintsOfRoles, hints_of
 
 LONGEST = 120  # characters of an id
@@ -36,13 +37,27 @@ CHAT = ("/chat/completions",)
 
 
 @dataclass(frozen=True)
+class CallLabel:
+    """The label of the calls that have the same number in their session, in place of the headers and fields of `Label`."""
+
+    headers: Mapping[str, str]
+    fields: Json
+    hints: CallHints | None = None
+
+
+@dataclass(frozen=True)
 class Label:
     """Headers and fields that are added to each call of a rollout, except those that the agent sent itself."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     fields: Json = field(default_factory=dict)  # fields of the request body; only for calls of `routes`
     routes: tuple[str, ...] = OPENAI  # routes of the APIs whose calls get the fields; calls of the others get only the headers
+    turns: tuple[CallLabel, ...] = ()  # labels of the first call, the second and so on; the last one is that of all later calls
     usage_once: bool = False  # whether streams must report usage only at their end, because the router uses the first report
+
+    def of_call(self, turn: int) -> CallLabel:
+        """Returns the label of call number `turn` of the session, counted from 1."""
+        return self.turns[min(turn, len(self.turns)) - 1] if self.turns else CallLabel(self.headers, self.fields)
 
 
 NO_LABEL = Label()
@@ -118,7 +133,12 @@ class HintedLabels(Labels):
 
     def of_rollout(self, id: str, key: RolloutKey, role: str) -> Label:
         hints = self.hints.of(role)
-        return self.hinted(id, hints, prefix_id(hints.prefix, id, key, role))
+        prefix = prefix_id(hints.prefix, id, key, role)
+        label = self.hinted(id, hints, prefix)
+        learnt = [(row, hints.learnt(row)) for row in self.hints.rows(role)]
+        told = [(each, each.expected(row.turn, row.tokens_p50, row.remaining)) for row, each in learnt] or _static(hints)
+        labels = ((self.hinted(id, each, prefix), expected) for each, expected in told)
+        return replace(label, turns=tuple(CallLabel(each.headers, each.fields, expected) for each, expected in labels))
 
     def hinted(self, id: str, hints: Hints, prefix: str) -> Label:
         """Returns the label (headers and fields added to requests) with these hints. `prefix` is the id of their prefix."""
@@ -264,6 +284,12 @@ def new_id(prefix: str, key: RolloutKey, role: str = "") -> str:
     end = f":{secrets.token_hex(4)}" + (f"-{FOREIGN.sub('_', role)[:ROLE]}" if role else "")
     name = FOREIGN.sub("_", f"{key.group}.{key.scenario}.{key.trial}")
     return prefix + name[: LONGEST - len(prefix) - len(end)] + end
+
+
+def _static(hints: Hints) -> list[tuple[Hints, CallHints]]:
+    """Returns hints that are the same for all calls, with what they say about each. Empty if they say nothing about a call."""
+    turns = range(1, min(hints.total_requests or 1, MOST_TURNS) + 1)
+    return [(hints, said) for turn in turns if (said := hints.expected(turn)) is not None]
 
 
 def prefix_id(template: str | None, id: str, key: RolloutKey, role: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from pytest_agentbench.backends.hints_spec import WITHDRAWN
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.metrics.call_hints import HintRow
+from pytest_agentbench.tap.hint_table import write_table
 
+ROWS = (HintRow("", 1, 24, 13.75, 24.0, 31.0, 205.4), HintRow("judge", 1, 3, 0.0, 5.0, 6.0, None))
 SESSION = {"kind": "session", "headers": ["x"]}
 
 
@@ -62,3 +66,36 @@ def test_withdrawn_hints(tmp_path: Path, name: str, role: str | None) -> None:
     hints: Any = {name: 1} if role is None else {"roles": {role: {name: 1}}}
     with pytest.raises(ConfigError, match=re.escape(f"{name!r} is not a hint: {WITHDRAWN[name]}")):
         load(tmp_path, {"kind": "dynamo", **hints})
+
+
+def test_a_table(tmp_path: Path) -> None:
+    """The file of a table is relative to the YAML. Its rows are in the labels for the tap."""
+    write_table(tmp_path / "hints.json", "a run", ROWS)
+    labels = load(tmp_path, {"kind": "dynamo", "table": "hints.json"}).running_endpoint().labels
+
+    assert {"kind": "dynamo", "table": [asdict(row) for row in ROWS]} == labels
+
+
+def test_a_table_of_a_base(tmp_path: Path) -> None:
+    """A stack that is based on a YAML in another folder has the table beside that one."""
+    (tmp_path / "base").mkdir()
+    write_table(tmp_path / "base" / "hints.json", "a run", ROWS)
+    base = {"services": {"engine": {"run": ["serve"]}}, "labels": {"kind": "dynamo", "table": "hints.json"}}
+    (tmp_path / "base" / "one.yaml").write_text(json.dumps(base))
+    (tmp_path / "mine.yaml").write_text(json.dumps({"base": "base/one.yaml"}))
+    spec = load_backend(str(tmp_path / "mine.yaml"), tmp_path)
+
+    assert [asdict(row) for row in ROWS] == spec.labels.of_endpoint()["table"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ({"kind": "dynamo", "table": "none.json"}, "none.json: no such file; write one with `agentbench hints learn RUN -o FILE`"),
+        ({"kind": "thunderagent", "table": "mine.yaml"}, "`table` is a key of the kinds dynamo and session, not of 'thunderagent'"),
+    ],
+)
+def test_faulty_tables(tmp_path: Path, labels: Any, sentence: str) -> None:
+    """A missing table, and one that the kind of stack cannot use, is refused before anything starts."""
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load(tmp_path, labels)
