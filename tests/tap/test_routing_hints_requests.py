@@ -133,7 +133,7 @@ async def test_hints_of_any_router(tap: Tap) -> None:
     assert [*["run:shop.shop-0.1:0123abcd"] * 2, "12", "7", "250"] == [heard.headers[name] for name in names]
 
 
-TABLE: Json = [
+TABLE: list[Json] = [
     {"role": "", "turn": turn, "calls": 9, "remaining": remaining, "tokens_p50": 7.0, "tokens_p90": tokens, "next_ms": pause}
     for turn, remaining, tokens, pause in ((1, 1.6, 30.0, 205.4), (2, 0.4, 12.4, None))
 ]
