@@ -272,7 +272,7 @@ class ExtendedPackage(PackageCopy):
         for added in ADDED.values():
             self.add(added)
         self.replace("tap/dialects/__init__.py", "dialects import chat,", "dialects import fresh, chat,")
-        self.replace("reports/sections/__init__.py", "sections import arms,", "sections import fresh, arms,")
+        self.replace("reports/sections/__init__.py", "    arms,\n", "    fresh,\n    arms,\n")
         self.replace("metrics/registry.py", "METRICS = (\n", f"METRICS = ({METRIC}")
         self.replace("rollouts/checks.py", "CHECKS: tuple[SuiteCheck, ...] = (\n", f"CHECKS: tuple[SuiteCheck, ...] = (\n{CHECK}")
         self.replace("runs/options.py", "    inline: bool", f"{OPTION}    inline: bool")

@@ -277,6 +277,8 @@ def load(path: Path) -> None:
             compile(text, path, "exec")
         case ".sh":
             subprocess.run(["sh", "-n", path], check=True)
+        case ".txt":
+            assert environments(path.parent.parent)[path.stem].pins
         case other:
             pytest.fail(f"{path.name}: a test cannot read {other} files")
 
@@ -369,7 +371,7 @@ TAKEN = [(each, command) for each, command, _ in NOT_RUN if command.startswith((
 @pytest.mark.parametrize("page", sorted({each.page for each, _ in TAKEN}), ids=lambda page: page.name)
 def test_commands_that_are_not_run_are_valid(reader: Reader, page: Path) -> None:
     """A pytest command collects tests, and the arguments of an agentbench command can be parsed, in a project that has all suites."""
-    for suite in ("bfcl", "hle", "openthoughts"):
+    for suite in ("bfcl", "hle", "openthoughts", "sessions"):
         main(["init", suite])
     shutil.copytree("scenarios/openthoughts/tasks", "scenarios/openthoughts/tb-dev")  # a download
     for each in BLOCKS:

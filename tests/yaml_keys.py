@@ -28,6 +28,8 @@ from pytest_agentbench.launchers.kubernetes import KubernetesNodes
 from pytest_agentbench.launchers.ray import RayNodes
 from pytest_agentbench.launchers.slurm import SlurmNodes
 from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.router.config import RouterConfig
+from pytest_agentbench.router.constants import PRESETS, Constants
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec
 from pytest_agentbench.suites.spec import AnswerSpec, DatasetSpec, SuiteSpec
@@ -113,6 +115,13 @@ def _backend_table(kind: type[BaseModel]) -> Iterator[str]:
     yield f"| {', '.join(f'`{name}`' for name in common)} | | [as for every backend](backends.md#a-server-in-a-file) |"
 
 
+def _preset_table() -> Iterator[str]:
+    """Yields the constants of the router, with their values in each preset."""
+    yield from (f"| constant | {' | '.join(f'`{name}`' for name in PRESETS)} | is |", f"|---|{'---|' * len(PRESETS)}---|")
+    for name, field in Constants.model_fields.items():
+        yield _row(name, [_default_text(getattr(preset, name)) for preset in PRESETS.values()], field.description or "")
+
+
 #: Page of docs/ -> name -> table of keys.
 YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
     "suites.md": {"suite": [*table_of(SuiteSpec)]},
@@ -130,6 +139,7 @@ YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
     "command-agents.md": {"command": [*table_of(Command)]},
     "orchestrator.md": {"orchestrator": [*table_of(Orchestrator)]},
     "judges.md": {"self_evaluating": [*table_of(SelfEvaluating, SelfEvaluatingWithFeedback)]},
+    "thompson-router.md": {"router": [*table_of(RouterConfig)], "constants": [*_preset_table()]},
     "scale.md": {"ray": [*table_of(RayNodes)], "slurm": [*table_of(SlurmNodes)], "kubernetes": [*table_of(KubernetesNodes)]},
     "mcp.md": {"mcp": [*table_of(McpTools)]},
 }

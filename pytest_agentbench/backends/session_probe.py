@@ -31,7 +31,8 @@ class SessionProbe:
     sessions: int  # number of sessions; each made the same number of calls, one after the other
     stayed: int  # sessions whose calls were all answered by one engine
     unknown: int  # sessions with a call whose engine is not known
-    calls: Mapping[str, int]  # engine -> calls that it answered; engines without a call only if their metrics count calls
+    calls: Mapping[str, int]  # engine -> calls that it answered; engines without a call only if their metrics were used to find the engine
+    replicas: int = 0  # most replicas of a service that counts its calls; 0 if none does
 
     @property
     def all_stayed(self) -> bool:
@@ -40,7 +41,8 @@ class SessionProbe:
     @property
     def alone(self) -> str:
         """The engine that answered all calls although there are others, or an empty string."""
-        return next((engine for engine, calls in self.calls.items() if len(self.calls) > 1 and calls == sum(self.calls.values())), "")
+        several = max(len(self.calls), self.replicas) > 1
+        return next((engine for engine, calls in self.calls.items() if several and calls == sum(self.calls.values())), "")
 
     @property
     def is_good(self) -> bool:
@@ -57,8 +59,9 @@ class SessionProbe:
         return f"{self.stayed} of {self.sessions} sessions stayed on one engine{unknown} (calls per engine: {calls}{alone})"
 
     def short_text(self) -> str:
-        """Returns how many sessions stayed on one engine, such as `6 of 6`, or `unknown`."""
-        return "unknown" if self.unknown == self.sessions else f"{self.stayed} of {self.sessions}"
+        """Returns how many sessions stayed on one engine, such as `6 of 6` or `6 of 6 (all on a)`, or `unknown`."""
+        alone = f" (all on {self.alone})" if self.alone else ""
+        return "unknown" if self.unknown == self.sessions else f"{self.stayed} of {self.sessions}{alone}"
 
     def advice(self) -> str:
         """Returns what may help if not all sessions stayed on one engine."""
@@ -86,6 +89,7 @@ def probe_sessions(endpoint: Endpoint, body: Json, targets: Sequence[Target]) ->
         sum(None not in engines and len({*engines}) == 1 for engines in sessions),
         sum(None in engines for engines in sessions),
         {**dict.fromkeys(finder.counted, 0), **answered},
+        finder.replicas,
     )
 
 
@@ -116,6 +120,14 @@ class EngineFinder:
         self._uses_counters = False
 
     @property
+    def replicas(self) -> int:
+        """The number of replicas of the service with most replicas that count their calls, without engines for prefill.
+
+        Several services may be one engine: a worker of Dynamo, and the server that it passes calls to.
+        """
+        return max(Counter(service for service, _ in self._before if not _is_prefill(service)).values(), default=0)
+
+    @property
     def counted(self) -> list[str]:
         """The engines whose counters were used: SERVICE[REPLICA]. Empty if all answers named their engine."""
         return [_name(*source) for source in self._before] if self._uses_counters else []
@@ -135,7 +147,11 @@ class EngineFinder:
 
     def _risen(self, after: CallCounts) -> list[tuple[str, int]]:
         """Returns the engines that have answered since the last call. Engines for prefill are left out: another one answers the call."""
-        return [source for source, calls in calls_between(self._before, after).items() if calls and PREFILL not in source[0].lower()]
+        return [source for source, calls in calls_between(self._before, after).items() if calls and not _is_prefill(source[0])]
+
+
+def _is_prefill(service: str) -> bool:
+    return PREFILL in service.lower()
 
 
 def _name(service: str, replica: int) -> str:

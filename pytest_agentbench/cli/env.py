@@ -34,6 +34,8 @@ def run_create(options: argparse.Namespace) -> None:
 def run_list(options: argparse.Namespace) -> None:
     from pytest_agentbench.backends.machine.virtual_environments import environments, is_whole
 
-    for name, spec in environments().items():
-        print(f"{name:14} {spec.summary}")
-        print(f"{'':14} {spec.home if is_whole(spec.home) else f'not here: agentbench env create {name}'}")
+    known = environments()
+    width = max(map(len, known))
+    for name, spec in known.items():
+        print(f"{name:{width}} {spec.summary}")
+        print(f"{'':{width}} {spec.home if is_whole(spec.home) else f'not here: agentbench env create {name}'}")

@@ -51,9 +51,8 @@ class SetupChange:
     """A change of a suite's setup from one run to the next."""
 
     run: str  # first run with the new setup
-    parts: tuple[
-        str, ...
-    ]  # changed: `data`, `scenarios` (which of the data), `agent`, `prompts`, `backend`, `scoring`, `cache`, `stopwatch` (its version)
+    # changed: `data`, `scenarios` (which of the data), `agent`, `prompts`, `backend`, `scoring`, `cache`, `stopwatch` (its version)
+    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True)

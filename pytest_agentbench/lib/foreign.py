@@ -20,6 +20,7 @@ from pytest_agentbench.lib.cut_marks import mark
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 #: Colours that pytest writes into its explanations. Sequences that hide text do not match.
 _COLOUR = re.compile(r"\x1b\[(?:(?:0{0,2}|0?[14]|3[0-79]|49|9[0-7])(?:;|(?=m)))*m")
+_STYLE = re.compile(r"\x1b\[[\d;]*m")  # colours and other styles, also those that hide text
 _COMMAND = re.compile(r"(?<!\S)(?=::)")  # Also inside a line: runners strip lines, and wrapping may break a line there.
 _OLD_COMMAND = re.compile(r"#(?=#\w*\[)")  # ##[...], ##vso[...], ##teamcity[...], anywhere in a line
 
@@ -38,6 +39,11 @@ def block(text: str, *, colours: bool = False) -> str:
 def one_line(text: str) -> str:
     """Makes a text harmless for terminals and CI logs, and a single line: its line breaks are escaped."""
     return block(text.replace("\n", "\\n"))
+
+
+def without_styles(text: str) -> str:
+    """Returns a text without the sequences with which programs colour their output. Text that they hide is visible."""
+    return _STYLE.sub("", text)
 
 
 def _visible(text: str) -> str:

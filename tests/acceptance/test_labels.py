@@ -228,7 +228,7 @@ def test_a_router_that_keeps_sessions(project: Project) -> None:
     result.stdout.fnmatch_lines(
         ["sessions at boot 6 of 6 sessions stayed on one engine (calls per engine:", " *engine[[]0[]] 9, engine[[]1[]] 9)"]
     )
-    probe = SessionProbe(sessions=6, stayed=6, unknown=0, calls={"engine[0]": 9, "engine[1]": 9})
+    probe = SessionProbe(sessions=6, stayed=6, unknown=0, calls={"engine[0]": 9, "engine[1]": 9}, replicas=2)
 
     assert vars(probe) == project.run_json["backend"]["boot"]["sessions"]
     assert {"": probe} == sessions_at_boot(project)

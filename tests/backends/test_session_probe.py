@@ -55,14 +55,29 @@ def targets(engines: list[str]) -> tuple[Target, ...]:
 @pytest.mark.parametrize(
     ("policy", "probe"),
     [
-        ("session", SessionProbe(6, 6, 0, {"engine[0]": 9, "engine[1]": 9})),
-        ("round-robin", SessionProbe(6, 0, 0, {"engine[0]": 9, "engine[1]": 9})),
-        ("first", SessionProbe(6, 6, 0, {"engine[0]": 18, "engine[1]": 0})),
+        ("session", SessionProbe(6, 6, 0, {"engine[0]": 9, "engine[1]": 9}, 2)),
+        ("round-robin", SessionProbe(6, 0, 0, {"engine[0]": 9, "engine[1]": 9}, 2)),
+        ("first", SessionProbe(6, 6, 0, {"engine[0]": 18, "engine[1]": 0}, 2)),
     ],
 )
 def test_sessions_by_the_counters_of_engines(router: MakeRouter, engines: list[str], policy: str, probe: SessionProbe) -> None:
     """The engines' counters say which engine answered each call, also if one engine answered none."""
     assert probe == probe_sessions(Endpoint(router(policy), "embedded", labels=SESSION), BODY, targets(engines))
+
+
+def test_one_of_several_engines_that_name_themselves(engines: list[str], tmp_path: Path) -> None:
+    """If answers name their engine, the metrics still show that there are others, which got no call. Servers for prefill do not count."""
+    with engine(tmp_path, policy="lexical", model="embedded", worker_id="e") as url:
+        several, single = (
+            probe_sessions(Endpoint(f"{url}/v1", "embedded", labels=SESSION), BODY, watched)
+            for watched in (
+                targets([url, *engines]),
+                (*targets([url]), *(Target("prefill", n, f"{each}/metrics") for n, each in enumerate(engines))),
+            )
+        )
+
+    assert ("e", {"e": 18}, False) == (several.alone, several.calls, several.is_good)
+    assert ("", {"e": 18}, True) == (single.alone, single.calls, single.is_good)
 
 
 @pytest.mark.parametrize("labels", [{"kind": "session", "headers": ["x-other"]}, {"kind": "session", "fields": ["session_id"]}])
@@ -90,7 +105,9 @@ def test_a_server_that_runs(router: MakeRouter, engines: list[str]) -> None:
     sticky.start(Path())
     sticky.stop()
 
-    assert {"sessions": 6, "stayed": 6, "unknown": 0, "calls": {"server[0]": 9, "server[1]": 9}} == sticky.description["sessions"]
+    assert {"sessions": 6, "stayed": 6, "unknown": 0, "calls": {"server[0]": 9, "server[1]": 9}, "replicas": 2} == sticky.description[
+        "sessions"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +143,7 @@ def test_texts() -> None:
     assert "6 of 6 sessions stayed on one engine (calls per engine: a 9, b 9)" == SessionProbe(6, 6, 0, {"b": 9, "a": 9}).text()
     assert "4 of 6 sessions stayed on one engine, 2 unknown (calls per engine: a 12)" == SessionProbe(6, 4, 2, {"a": 12}).text()
     assert "; all calls went to a: an id that is not read, or a policy that needs load)" in SessionProbe(6, 6, 0, {"a": 18, "b": 0}).text()
+    assert ("6 of 6", "6 of 6 (all on a)") == tuple(SessionProbe(6, 6, 0, calls).short_text() for calls in ({"a": 18}, {"a": 18, "b": 0}))
     assert (True, False, False) == tuple(
         SessionProbe(6, stayed, 0, calls).is_good for stayed, calls in ((6, {"a": 18}), (6, {"a": 18, "b": 0}), (5, {"a": 18}))
     )

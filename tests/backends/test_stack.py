@@ -62,6 +62,14 @@ def test_services_start_in_the_order_of_their_needs(boot: Boot, daemon_log: Log)
     assert ["port", "models", "chat", "tools"] == [rung["name"] for rung in held.boot["proof"]]
 
 
+def test_progress_has_the_last_line_of_a_log(boot: Boot) -> None:
+    """While a service boots, users see the last line of its log, without colours and not longer than a line of the terminal."""
+    told: list[str] = []
+    boot(spec(services={"engine": service("--slow", "2.5", "--say", f"\x1b[2mloading\x1b[0m {'x' * 300}")})).ready(told.append)
+
+    assert f"engine: waiting for /health · loading {'x' * 152} [148 characters left out]" in told
+
+
 def test_a_cycle() -> None:
     """Services that wait for each other are refused before anything starts."""
     with pytest.raises(ConfigError, match=r"^these services wait for each other: a, b$"):

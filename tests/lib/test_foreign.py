@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.lib.foreign import ForeignOutput, block, one_line
+from pytest_agentbench.lib.foreign import ForeignOutput, block, one_line, without_styles
 
 HIDDEN = [*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xD800]
 TEXT = st.text(st.characters() | st.sampled_from([*map(chr, HIDDEN), *":#[]m\\;"]), max_size=40) | st.from_regex(
@@ -66,6 +66,11 @@ def test_colours_of_pytest() -> None:
     text = "\x1b[1m\x1b[31mE  \x1b[39;49;00m\x1b[0m \x1b[8mhidden \x1b[41m \x1b[2J \x1b]0;title\x07"
 
     assert "\x1b[1m\x1b[31mE  \x1b[39;49;00m\x1b[0m \\x1b[8mhidden \\x1b[41m \\x1b[2J \\x1b]0;title\\x07" == block(text, colours=True)
+
+
+def test_styles_are_removed() -> None:
+    """Colours and other styles of a program's log are left out, and other sequences stay."""
+    assert "WARN smg\x1b[2K ready" == without_styles("\x1b[33mWARN\x1b[0m \x1b[2;3msmg\x1b[m\x1b[2K ready")
 
 
 def test_a_stream() -> None:

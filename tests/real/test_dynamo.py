@@ -80,7 +80,7 @@ def sessions(stack: Booted) -> list[set[int]]:
 
 @pytest.mark.parametrize("policy", ["round-robin-hard", "kv-hard", "kv-soft", "two-tier", "thunderagent"])
 def test_policies_that_keep_sessions(tmp_path: Path, policy: str) -> None:
-    """With session affinity, all calls of a session go to one worker, under each policy that has it. Only this machine can reach the ports."""
+    """With session affinity, all calls of a session go to one worker, under each policy with it. Only this machine can reach the ports."""
     with booted("dynamo-mocker", tmp_path, [*FAST, ("settings.policy", policy)]) as stack:
         used, exposed = sessions(stack), stack.exposed()
 

@@ -177,20 +177,22 @@ def conversations(stack: Booted) -> dict[int, list[str]]:
     return engines
 
 
-#: Router, policy
+#: Router, policy or preset
 STICKY = [
     ("vllm-router", "consistent_hash"),
     ("vllm-router", "sticky_least_loaded"),
     ("smg", "consistent_hashing"),
     ("smg", "manual"),
     ("sglang-router", "manual"),
+    ("thompson", "sticky"),
 ]
 
 
 @pytest.mark.parametrize(("router", "policy"), STICKY)
 def test_sessions_stay(router: str, policy: str, tmp_path: Path) -> None:
     """All calls of a session go to one engine. No call is lost or repeated, and only this machine can reach the stack."""
-    with booted(f"{router}-mocker", tmp_path, [*FAST, ("settings.policy", policy)]) as stack:
+    setting = "settings.preset" if router == "thompson" else "settings.policy"
+    with booted(f"{router}-mocker", tmp_path, [*FAST, (setting, policy)]) as stack:
         before = answered_by_each(stack)
         engines = conversations(stack)
         calls = [after - earlier for after, earlier in zip(answered_by_each(stack), before, strict=True)]

@@ -30,12 +30,15 @@ from pytest_agentbench.backends.stack.surroundings import TMP
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.cut_marks import beginning
+from pytest_agentbench.lib.foreign import without_styles
 from pytest_agentbench.lib.redact import tail
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 
 QUEUE_PAUSE = 1.0  # seconds between two looks at an instance that waits for machines
 DEATH_NOTICE = 0.5  # seconds until the death of a service, which may have caused another failure, is noticed
+LOG_LINE = 160  # characters of a log line that `status` shows
 
 
 class Stack:
@@ -88,14 +91,17 @@ class Stack:
         return str(self._fault or "")
 
     def status(self) -> str:
-        """Returns what the boot is waiting for, with the last line of that service's log, or an empty string if it waits for nothing."""
+        """Returns what the boot is waiting for, with the last line of that service's log, or an empty string if it waits for nothing.
+
+        A long line is truncated, because the text has to fit into a line of the terminal.
+        """
         doing = dict(self._waits)
         if not doing:
             return ""
         name, what = next(reversed(doing.items()))
         # The log of objects of Kubernetes repeats what is waited for.
         last = next((tail(each.log, 1) for each in self.instances if each.name == name and each.spec.kubernetes is None), [])
-        return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
+        return f"{name}: {what}{f' · {beginning(without_styles(last[0]).strip(), LOG_LINE)}' if last else ''}"
 
     def boot(self) -> Endpoint:
         """Boots the stack and returns its endpoint, which has passed all readiness checks.

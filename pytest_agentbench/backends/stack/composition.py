@@ -16,15 +16,20 @@ RELATIVE = frozenset({"cwd", "manifest", "table"})  # keys of a service or of la
 def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
     """Returns the keys of a stack's YAML, with the services of included YAMLs before its own.
 
-    Raises ConfigError if two services have the same name, or if an included YAML has other keys.
+    Raises ConfigError if an included YAML does not exist or has other keys, or if two services have the same name.
     """
     services: dict[str, Any] = {}
     names = data.pop("include", [])
     for name in [names] if isinstance(names, str) else names:
-        other = load_yaml(file.parent / str(name))
+        included = file.parent / str(name)
+        if not included.is_file():
+            is_ours = (shipped("backends") / str(name)).is_file()
+            advice = "; instead of copying a stack that comes with agentbench, write `base: NAME` and the keys to change" if is_ours else ""
+            raise ConfigError(f"{file}: include: there is no file {included}{advice}")
+        other = load_yaml(included)
         if unknown := [key for key in other if key not in ("services", "include", "note")]:
-            raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
-        services = _merged(services, with_included(other, file.parent / str(name))["services"], file)
+            raise ConfigError(f"{included}: {unknown[0]!r} cannot be in a file that others include; only services can")
+        services = _merged(services, with_included(other, included)["services"], file)
     return {**data, "services": _merged(services, with_on(data.get("services") or {}), file)}
 
 

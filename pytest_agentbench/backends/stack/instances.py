@@ -23,7 +23,15 @@ from pytest_agentbench.backends.stack.placement import PlacedUnit, refuse_mispla
 from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, expand_manifest
 from pytest_agentbench.backends.stack.service_process import ServiceProcess, environment
 from pytest_agentbench.backends.stack.slurm_service import LEADER, RANK, SlurmService, job_environment
-from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, single_texts, words
+from pytest_agentbench.backends.stack.spec import (
+    HttpCheck,
+    ServiceSpec,
+    StackSpec,
+    dependencies,
+    refuse_unused_settings,
+    single_texts,
+    words,
+)
 from pytest_agentbench.backends.stack.surroundings import NO_REPORTS
 from pytest_agentbench.backends.stack.templates import expand, expand_words
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
@@ -339,8 +347,9 @@ def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[I
 
 
 def refuse_mistakes(spec: StackSpec) -> None:
-    """Raises ConfigError if a stack has an unknown template, services that wait for each other, or keys that do not fit a cluster."""
+    """Raises ConfigError if a stack has an unknown template, an unused setting, services in a circle, or keys that do not fit a cluster."""
     dependencies(spec)
+    refuse_unused_settings(spec)
     refuse_misplaced(spec)
     instances = instances_of(spec, Path(), lambda: 0)
     factory = Factory(spec, Path(), instances)

@@ -25,9 +25,8 @@ class EngineUse:
     arm: str  # name of the [arm](ab.md); empty if all calls went to one backend
     engines: tuple[EngineCalls, ...]  # calls of each engine, from the counters of its metrics; empty if none has counters
     named: Mapping[str, int]  # engine, as named in the answers -> answered calls; empty if answers name no engine
-    tap_calls: (
-        int  # calls that the tap sent and that were answered, with calls of judges that use the backend, and without arms of tests by hand
-    )
+    # answered calls that the tap sent, with calls of judges that use the backend; with arms, without calls that tests make by hand
+    tap_calls: int
     # calls that an engine may have answered: those that failed or were interrupted, and with arms those of tests by hand, for each arm
     uncertain_calls: int
     sessions: int  # sessions with an answered call

@@ -28,7 +28,8 @@ def section(view: RunView) -> Section | None:
 def _warnings(uses: Sequence[EngineUse]) -> Iterator[AnyBlock]:
     for use in uses:
         yield from (
-            Fact("engines", say(serving_phrases.engine_warning, use, each), "open", level=Level.FIRST_PAGE) for each in use.warnings
+            Fact("engines", say(serving_phrases.engine_warning, use, each), "open", level=Level.FIRST_PAGE, spare=-1)
+            for each in use.warnings
         )
 
 

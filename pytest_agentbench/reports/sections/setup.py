@@ -35,8 +35,10 @@ def _blocks(run: Run) -> Iterator[AnyBlock]:
     yield from (Fact("model", each, "open", level=Level.FIRST_PAGE) for each in backend.warnings)
     yield Fact("stack", say(phrases.boot, backend))
     if probes := dict(session_probes(backend)):
-        tone: Tone = "" if all(probe.is_good for probe in probes.values()) else "open"
-        yield Fact("sessions at boot", say(serving_phrases.sessions_at_boot, probes), tone, level=Level.FIRST_PAGE)
+        is_good = all(probe.is_good for probe in probes.values())
+        tone: Tone = "" if is_good else "open"
+        sentence = say(serving_phrases.sessions_at_boot, probes)
+        yield Fact("sessions at boot", sentence, tone, level=Level.FIRST_PAGE, spare=5 if is_good else -1)
         yield from (Fact("", f"{arm}: {probe.text()}") for arm, probe in probes.items() if arm)
     yield Fact("command", say(phrases.command, run.command), level=verbose)
     yield from (Fact(name, say(phrases.suite_setup, suite), level=verbose) for name, suite in run.suites.items())

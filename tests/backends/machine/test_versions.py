@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import socket
@@ -87,9 +88,11 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 def test_facts_of_a_server(server: str) -> None:
-    """Returns the owner of the requested model, and null for facts that the server does not report."""
-    assert {"version": None, "owned_by": "pytest-agentbench"} == server_facts(Endpoint(server, "m"))
-    assert {"version": None, "owned_by": None} == server_facts(Endpoint(server, "other"))
+    """Returns the server's version and the owner of the requested model, and null for facts that the server does not report."""
+    version = importlib.metadata.version("pytest-agentbench")
+
+    assert {"version": version, "owned_by": "pytest-agentbench"} == server_facts(Endpoint(server, "m"))
+    assert {"version": version, "owned_by": None} == server_facts(Endpoint(server, "other"))
 
 
 def test_a_server_that_does_not_answer() -> None:

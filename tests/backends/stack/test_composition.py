@@ -33,7 +33,14 @@ def written(root: Path, **files: Json) -> Path:
 
 def test_mappings_are_merged(tmp_path: Path) -> None:
     """A stack has the keys of its base, except those that it sets itself, at any depth. Lists are replaced. Its name is its own."""
-    base = {"model": "m", "settings": {"a": 1, "b": 2}, "services": {"engine": ENGINE}, "ready": {"timeout": 9, "workers": {"prefill": 2}}}
+    env = {"A": "{a}", "B": "{b}"}
+    base = {
+        "model": "m",
+        "env": env,
+        "settings": {"a": 1, "b": 2},
+        "services": {"engine": ENGINE},
+        "ready": {"timeout": 9, "workers": {"prefill": 2}},
+    }
     mine = {"base": "big", "settings": {"b": 3}, "services": {"engine": {"replicas": 1}, "more": {"run": ["x"]}}, "ready": {"timeout": 5}}
     spec = stack(written(tmp_path, big=base, mine=mine))
 
@@ -100,3 +107,29 @@ def test_mistakes(mine: Json, message: str, tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=message):
         load_backend("mine", root)
+
+
+def test_a_copy_without_its_included_files(tmp_path: Path) -> None:
+    """A missing file is named with the file that includes it. A copy of a stack that comes with agentbench should have a base."""
+    root = written(tmp_path, copied={"include": ["engines/embedded.yaml"]}, mine={"include": "parts.yaml"})
+    folder = root / "backends"
+
+    with pytest.raises(ConfigError) as copied:
+        stack(root, "copied")
+    with pytest.raises(ConfigError) as mine:
+        stack(root)
+
+    advice = "instead of copying a stack that comes with agentbench, write `base: NAME` and the keys to change"
+    assert f"{folder}/copied.yaml: include: there is no file {folder}/engines/embedded.yaml; {advice}" == str(copied.value)
+    assert f"{folder}/mine.yaml: include: there is no file {folder}/parts.yaml" == str(mine.value)
+
+
+@pytest.mark.parametrize("change", [("settings.polcy", "kv"), None])
+def test_a_misspelt_setting(tmp_path: Path, change: tuple[str, object] | None) -> None:
+    """A setting that no template uses is refused, in a YAML and on the command line: it would change nothing, and arms would be equal."""
+    base = {"env": {"P": "{policy}"}, "settings": {"policy": "random"}, "services": {"engine": ENGINE}}
+    root = written(tmp_path, big=base, mine={"base": "big", **({} if change else {"settings": {"polcy": "kv"}})})
+
+    with pytest.raises(ConfigError, match=r"settings\.polcy \(did you mean 'policy'\?\): no service has the template \{polcy\}"):
+        stack(root, changes=[change] if change else [])
+    assert {"policy": "kv"} == stack(root, "big", [("settings.policy", "kv")]).settings

@@ -14,7 +14,7 @@ from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Document, Level, Table, plain
 from pytest_agentbench.reports.sections import engines
 from pytest_agentbench.reports.view import RunView
-from tests.findings import report, said
+from tests.findings import facts, report, said
 from tests.made_runs import run_of
 
 HERE = Path()
@@ -47,7 +47,9 @@ def test_warnings_are_everywhere(level: Level) -> None:
     """A warning is on the first page, in comments and in reports, also if no engine has counters."""
     warned = replace(USE, engines=(), named={}, warnings=("all 9 sessions went to one of 2 engines",))
 
-    assert [(warned, warned.warnings[0])] == said(report(run_of(ROLLOUT, engines=(warned,)), level), serving_phrases.engine_warning)
+    found = report(run_of(ROLLOUT, engines=(warned,)), level)
+    assert [(warned, warned.warnings[0])] == said(found, serving_phrases.engine_warning)
+    assert all(fact.spare < 0 for fact in facts(found, "engines"))  # On a first page that is full, another block is left out.
 
 
 @pytest.mark.parametrize("uses", [(), (replace(USE, engines=TWO[:1], named={}),)], ids=["nothing counted", "one engine"])

@@ -56,6 +56,20 @@ def test_notes_of_a_backend() -> None:
     assert ([], []) == ([text for text in texts(report(RUN, Level.FULL)) if text == "a baseline"], facts(report(RUN), "model"))
 
 
+def test_sessions_at_boot() -> None:
+    """The first page has a warning about test sessions before anything else that may be left out, and otherwise if there is room."""
+    rows = []
+    for calls in ({"a": 18}, {"a": 9, "b": 9}):
+        probe = {"sessions": 6, "stayed": 6, "unknown": 0, "calls": calls, "replicas": 2}
+        probed = run_of(backend=replace(RUN.backend, more={"sessions": probe}))
+        rows += facts(report(probed, Level.FIRST_PAGE), "sessions at boot")
+
+    warning, good = rows
+    assert ("open", "") == (warning.tone, good.tone)
+    assert warning.spare < 0 < good.spare
+    assert [] == facts(report(RUN, Level.FIRST_PAGE), "sessions at boot")
+
+
 def test_an_imported_run() -> None:
     """For an imported run, a note says that the machine is not recorded."""
     imported = report(run_of(imported=Imported("Harbor", "jobs/1", "2026-01-01", "", (), {}, ())), Level.VERBOSE)

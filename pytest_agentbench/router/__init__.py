@@ -1,0 +1,1 @@
+"""A router that learns by Thompson sampling which worker answers a call best. It stands before OpenAI-compatible engines."""

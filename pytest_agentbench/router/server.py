@@ -1,0 +1,186 @@
+"""The router's HTTP server: it sends each call to an engine, and learns from the time that its answer takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+import orjson
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from pytest_agentbench.router.config import WHERE, RouterConfig
+from pytest_agentbench.router.decision_log import DecisionLog, LoggedDecision
+from pytest_agentbench.router.engine_watch import EngineWatch
+from pytest_agentbench.router.features import CallHints, WorkerLoad
+from pytest_agentbench.router.forwarding import UNREACHABLE, EngineCall, read_body
+from pytest_agentbench.router.hints import SentHints, SessionBudgets, WrongHint, read_hints
+from pytest_agentbench.router.router_metrics import RouterMetrics
+from pytest_agentbench.router.seen_prompts import BYTES_PER_TOKEN, blocks_of, prompt_bytes
+from pytest_agentbench.router.thompson import Ending, Routed, ThompsonRouter
+
+LARGEST_BODY = 1 << 27  # bytes
+CONNECT_LIMIT = 10.0  # time limit of a connection to an engine, seconds
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call that is being answered."""
+
+    sent: SentHints
+    hints: CallHints
+    routed: Routed
+    load: WorkerLoad
+    began: float  # seconds, time.monotonic()
+    at: float  # seconds since 1970
+
+
+class RouterServer:
+    """The HTTP server. Its engines, sessions and metrics are in memory, and end with it.
+
+    Each call has a connection of its own to its engine. So if the connection is refused, the engine has not seen the call, and the call
+    goes to another engine. A call that an engine has seen is never repeated: the client gets its error.
+    """
+
+    def __init__(self, config: RouterConfig) -> None:
+        constants = config.rule()
+        self._router = ThompsonRouter(constants, config.seed)
+        self._budgets = SessionBudgets(config.total_requests, constants.prefix_ttl)
+        self._watch = EngineWatch(config.engines, config.metrics_interval)
+        self._metrics = RouterMetrics(self._router)
+        self._log = DecisionLog(config.decisions, WHERE)
+        self._http: aiohttp.ClientSession | None = None
+
+    def application(self) -> web.Application:
+        """Returns the web application."""
+        application = web.Application(client_max_size=LARGEST_BODY)
+        application.router.add_get("/health", self._health)
+        application.router.add_get("/metrics", self._metrics_page)
+        application.router.add_get("/v1/{path:.*}", self._from_any_engine)
+        application.router.add_post("/v1/{path:.*}", self._route)
+        application.cleanup_ctx.append(self._running)
+        return application
+
+    async def _running(self, _: web.Application) -> AsyncIterator[None]:
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as self._http:
+            self._watch.start(self._http)
+            yield
+            await self._watch.stop()
+        self._log.close()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response() if self._watch.alive else error_response(503, "no engine can be reached")
+
+    async def _metrics_page(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _from_any_engine(self, request: web.Request) -> web.StreamResponse:
+        """Answers a request that is no call, such as that for the list of models, as an engine does."""
+        call = EngineCall(self._client, request, await request.read())
+        for id, engine in self._watch.alive.items():
+            try:
+                return await call.forward(engine.url, id) or error_response(502, f"the engine {id} gave no answer")
+            except UNREACHABLE:
+                self._lost(id)
+        return error_response(503, "no engine can be reached")
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        """Answers a call."""
+        data = await request.read()
+        body = read_body(data)
+        try:
+            sent = read_hints(request.headers, body)
+        except WrongHint as error:
+            return error_response(400, str(error), "invalid_request_error")
+        prompt = prompt_bytes(body)
+        reuse = self._budgets.count(sent.prefix, sent.total)
+        hints = CallHints(sent.prefix, reuse, sent.osl, sent.iat, len(prompt) // BYTES_PER_TOKEN)
+        blocks = blocks_of(prompt)
+        while (call := self._choose(sent, hints, blocks)) is not None:
+            engine_call = EngineCall(self._client, request, data)
+            try:
+                return await self._forward(call, engine_call)
+            except UNREACHABLE:
+                self._lost(str(call.routed.worker))
+        return error_response(503, "no engine can be reached")
+
+    def _choose(self, sent: SentHints, hints: CallHints, blocks: list[int]) -> _Call | None:
+        loads = self._watch.loads(blocks)
+        if (routed := self._router.choose(hints, loads)) is None:
+            return None
+        self._metrics.count_decision(hints, routed)
+        worker = str(routed.worker)
+        self._watch.all[worker].prompts.add(blocks)
+        return _Call(sent, hints, routed, loads[worker], time.monotonic(), time.time())
+
+    async def _forward(self, call: _Call, engine_call: EngineCall) -> web.StreamResponse:
+        worker = str(call.routed.worker)
+        ending: Ending = "disconnected"
+        try:
+            response = await engine_call.forward(self._watch.all[worker].url, worker)
+            ending = _ending(engine_call)
+        except UNREACHABLE:
+            ending = "unjudged"
+            raise
+        finally:
+            self._end(call, engine_call, ending)
+        return response or error_response(502, f"the engine {worker} broke the connection before it answered")
+
+    def _end(self, call: _Call, engine_call: EngineCall, ending: Ending) -> None:
+        """Learns from the end of a call, counts it, and logs it."""
+        seconds = time.monotonic() - call.began
+        tokens = engine_call.tokens.count
+        reward = self._router.feedback(call.routed.decision, ending, seconds * 1000, tokens)
+        sent, hints, routed, load = call.sent, call.hints, call.routed, call.load
+        ended = LoggedDecision(
+            at=call.at,
+            decision=routed.decision,
+            worker=str(routed.worker),
+            previous=None if routed.previous is None else str(routed.previous),
+            prefix=sent.prefix,
+            total=sent.total,
+            reuse=hints.reuse,
+            osl=hints.osl,
+            iat=hints.iat,
+            prompt_tokens=hints.tokens,
+            overlap=routed.overlap,
+            gpu=load.gpu,
+            queue=load.queue,
+            probability=routed.probability,
+            scores={str(worker): score for worker, score in routed.scores.items()},
+            ending=ending,
+            status=engine_call.status,
+            latency=seconds,
+            output_tokens=tokens,
+            reward=reward,
+        )
+        self._metrics.count_end(ended)
+        self._log.write(ended)
+
+    def _lost(self, id: str) -> None:
+        """Notes that an engine refuses connections, and forgets what is known of it."""
+        self._watch.all[id].mark_dead()
+        self._router.forget(id)
+
+    @property
+    def _client(self) -> aiohttp.ClientSession:
+        assert self._http is not None
+        return self._http
+
+
+def _ending(call: EngineCall) -> Ending:
+    """Returns how a call ended that its client has not ended. A refusal that is the client's fault says nothing of the engine."""
+    status = call.status
+    if call.is_broken or status is None or status >= 500 or status in (408, 429):
+        return "failed"
+    return "answered" if status < 400 else "unjudged"
+
+
+def error_response(status: int, message: str, kind: str = "router_error") -> web.Response:
+    """Returns an error in the format of OpenAI's API."""
+    body = {"error": {"message": f"router: {message}", "type": kind, "param": None, "code": status}}
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
