@@ -38,7 +38,7 @@ class HintRow:
     next_ms: float | None  # median of the milliseconds from the answer to the next call of the session; None if none has a next call
 
 
-class SessionCall(NamedTuple):
+class CallOfSession(NamedTuple):
     """A call of a session, and what a hint should have said about it."""
 
     call: LLMCall
@@ -52,7 +52,7 @@ class SessionCall(NamedTuple):
         return self.call.completion_tokens if self.call.error_kind is None else None
 
 
-def sessions(rollout: Rollout) -> Iterator[tuple[str, list[SessionCall]]]:
+def sessions(rollout: Rollout) -> Iterator[tuple[str, list[CallOfSession]]]:
     """Yields the role and the calls of each session of a rollout. Only the last attempt of a complete rollout has sessions."""
     if rollout.kind != "scenario" or rollout.status not in COMPLETE:
         return
@@ -65,7 +65,7 @@ def sessions(rollout: Rollout) -> Iterator[tuple[str, list[SessionCall]]]:
         yield (
             role,
             [
-                SessionCall(call, place + 1, last - place, _pause(call, calls[place + 1]) if place < last else None)
+                CallOfSession(call, place + 1, last - place, _pause(call, calls[place + 1]) if place < last else None)
                 for place, call in enumerate(calls)
             ],
         )
@@ -80,7 +80,7 @@ class HintLearner:
 
     def __init__(self) -> None:
         self.sessions = 0
-        self._calls: defaultdict[str, defaultdict[int, list[SessionCall]]] = defaultdict(lambda: defaultdict(list))
+        self._calls: defaultdict[str, defaultdict[int, list[CallOfSession]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, rollout: Rollout) -> None:
         """Adds the calls of a rollout."""
@@ -105,9 +105,9 @@ class HintLearner:
             yield HintRow(role, turn, len(own), round(remaining, 2), quantile(tokens, 0.5), quantile(tokens, 0.9), next_ms)
 
 
-def _near(turns: dict[int, list[SessionCall]], turn: int) -> list[SessionCall]:
+def _near(turns: dict[int, list[CallOfSession]], turn: int) -> list[CallOfSession]:
     """Returns the calls of a turn, and those of the turns before it as long as there are fewer than FEWEST."""
-    near: list[SessionCall] = []
+    near: list[CallOfSession] = []
     for each in sorted((each for each in turns if each <= turn), reverse=True):
         near += turns[each]
         if len(near) >= FEWEST:
@@ -142,7 +142,7 @@ class _Errors:
     remaining: list[float] = field(default_factory=list)
     next_ms: list[float] = field(default_factory=list)
 
-    def add(self, expected: SessionCall) -> None:
+    def add(self, expected: CallOfSession) -> None:
         hints = expected.call.hints
         if hints is None:
             return

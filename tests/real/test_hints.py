@@ -159,7 +159,10 @@ QUEUES: dict[str, Sequence[tuple[str, Any]]] = {
     "engine": [("settings.policy", "kv")],
 }
 ONE_WORKER = [("services.worker.replicas", 1), ("ready.workers.aggregated", 1), ("settings.speedup", 1)]
-MOCKER = ["python", "{here}/dynamo_mocker.py", "{run_dir}/model", "--model-name={model}", "--speedup-ratio={speedup}", "--block-size=16"]
+MOCKER = [
+    *("python", "{here}/dynamo_mocker.py", "{run_dir}/model", "--model-name={model}", "--profile={profile}"),
+    *("--speedup-ratio={speedup}", "--block-size=16", "--num-gpu-blocks-override={blocks}"),
+]
 
 
 def mean_place(stack: Booted, hints: Json) -> float:
