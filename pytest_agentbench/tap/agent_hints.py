@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from pytest_agentbench.metrics.call_hints import HintRow
-from pytest_agentbench.records import Json, SentHints
+from pytest_agentbench.records import Json, ToldHints
 
 #: Name of a hint -> its header. The Thompson router reads them, and so did the NeMo Agent Toolkit's router.
 HEADERS = {"total_requests": "x-prefix-total-requests", "osl": "x-prefix-osl", "iat": "x-prefix-iat"}
@@ -47,15 +47,15 @@ class Hints:
         told = {HEADERS[name]: str(value) for name, value in self._of_prefix().items()}
         return {PREFIX: prefix, **told} if told or self.names_prefix else {}
 
-    def expected(self, turn: int, usual_tokens: float | None = None, remaining: float | None = None) -> SentHints | None:
+    def expected(self, turn: int, usual_tokens: float | None = None, remaining: float | None = None) -> ToldHints | None:
         """Returns what these hints say about call number `turn` of a session, for the record of the call. None if they say nothing.
 
         The others are what a learnt table says besides the hints.
         """
         if remaining is None and self.total_requests is not None:
             remaining = max(0, self.total_requests - turn)
-        said = SentHints(self.osl, usual_tokens, remaining, self.iat)
-        return None if said == SentHints() else said
+        said = ToldHints(self.osl, usual_tokens, remaining, self.iat)
+        return None if said == ToldHints() else said
 
     def learnt(self, row: HintRow) -> Hints:
         """Returns these hints with what a learnt table says about a call. The table overrides them."""

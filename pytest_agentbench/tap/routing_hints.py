@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.metrics.call_hints import MOST_TURNS
-from pytest_agentbench.records import Json, RolloutKey, SentHints
+from pytest_agentbench.records import Json, RolloutKey, ToldHints
 from pytest_agentbench.tap.agent_hints import NO_HINTS_OF_ROLES, Hints, HintsOfRoles, hints_of
 
 LONGEST = 120  # characters of an id
@@ -42,7 +42,7 @@ class CallLabel:
 
     headers: Mapping[str, str]
     fields: Json
-    hints: SentHints | None = None
+    hints: ToldHints | None = None
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def new_id(prefix: str, key: RolloutKey, role: str = "") -> str:
     return prefix + name[: LONGEST - len(prefix) - len(end)] + end
 
 
-def _static(hints: Hints) -> list[tuple[Hints, SentHints]]:
+def _static(hints: Hints) -> list[tuple[Hints, ToldHints]]:
     """Returns hints that are the same for all calls, with what they say about each. Empty if they say nothing about a call."""
     turns = range(1, min(hints.total_requests or 1, MOST_TURNS) + 1)
     return [(hints, said) for turn in turns if (said := hints.expected(turn)) is not None]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_agentbench.metrics.call_hints import FEWEST, HintAccuracy, HintLearner, HintRow, HintUse, quantile, sessions
-from pytest_agentbench.records import JUDGE, LLMCall, Rollout, SentHints
+from pytest_agentbench.records import JUDGE, LLMCall, Rollout, ToldHints
 
 MS = 1_000_000
 
@@ -83,7 +83,7 @@ def test_calls_without_tokens() -> None:
 
 def test_how_right_hints_were() -> None:
     """Part of the calls within the hinted tokens, and mean absolute errors: of the usual tokens, the calls that follow and the pause."""
-    hints = SentHints(tokens=25, usual_tokens=12.0, remaining=1.5, next_ms=100)
+    hints = ToldHints(tokens=25, usual_tokens=12.0, remaining=1.5, next_ms=100)
     accuracy = HintAccuracy()
     accuracy.add(rollout(*(replace(each, hints=hints) for each in THREE), call(800, 900, role=JUDGE)))
 
@@ -93,7 +93,7 @@ def test_how_right_hints_were() -> None:
 def test_hints_that_are_not_learnt() -> None:
     """Without a usual number of tokens, the error is that of the hinted one. What was not hinted is unknown."""
     accuracy = HintAccuracy()
-    accuracy.add(rollout(*(replace(each, hints=SentHints(tokens=25)) for each in THREE)))
+    accuracy.add(rollout(*(replace(each, hints=ToldHints(tokens=25)) for each in THREE)))
 
     assert (HintUse("", "", 3, 2 / 3, (15 + 5 + 5) / 3, None, None),) == accuracy.uses()
 
@@ -102,6 +102,6 @@ def test_arms() -> None:
     """Arms are counted apart, by the last part of the variant."""
     accuracy = HintAccuracy(("static", "learnt"))
     for variant, tokens in (("learnt", 30), ("fast-static", 5), ("default", 5)):
-        accuracy.add(rollout(*(replace(each, hints=SentHints(tokens=tokens)) for each in THREE), variant=variant))
+        accuracy.add(rollout(*(replace(each, hints=ToldHints(tokens=tokens)) for each in THREE), variant=variant))
 
     assert [("", 0.0), ("learnt", 1.0), ("static", 0.0)] == [(use.arm, use.covered) for use in accuracy.uses()]

@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
-from pytest_agentbench.records import Json, LLMCall, RolloutKey, SentHints
+from pytest_agentbench.records import Json, LLMCall, RolloutKey, ToldHints
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.protocol import Budgets, GetTapStats, TapListening, TapStats
 from pytest_agentbench.tap.routing_hints import Label, make_labels
@@ -155,7 +155,7 @@ async def test_learnt_hints(tap: Tap, kind: str) -> None:
     else:
         assert [{"osl": tokens} for tokens, *_ in told] == [each.json["nvext"]["agent_hints"] for each in heard]
         assert [f"total_requests:{total}" for _, total, _ in told] == [each.json["nvext"]["annotations"][1] for each in heard]
-    assert [SentHints(30, 7.0, 1.6, 205), *[SentHints(12, 7.0, 0.4, 99)] * 2] == [each.hints for each in calls]
+    assert [ToldHints(30, 7.0, 1.6, 205), *[ToldHints(12, 7.0, 0.4, 99)] * 2] == [each.hints for each in calls]
 
 
 async def test_what_the_record_says_of_static_hints(tap: Tap) -> None:
@@ -164,7 +164,7 @@ async def test_what_the_record_says_of_static_hints(tap: Tap) -> None:
     id = await tap.open(None, label=labels.of_rollout("s", RolloutKey("shop", "shop-1"), ""))
     _, calls = await through(tap, id, *[request(id)] * 3)
 
-    assert [SentHints(64, None, remaining) for remaining in (1, 0, 0)] == [each.hints for each in calls]
+    assert [ToldHints(64, None, remaining) for remaining in (1, 0, 0)] == [each.hints for each in calls]
 
 
 async def test_no_record_without_hints_about_a_call(tap: Tap) -> None:
