@@ -16,6 +16,10 @@ AFFINITY = "--router-session-affinity-ttl-secs=3600"
 HARD = (AFFINITY, "--router-session-affinity-mode=hard")  # all calls of a session go to one worker
 SOFT = (AFFINITY, "--router-session-affinity-mode=soft")  # the policy prefers that worker, and may choose another
 
+#: Calls wait in the router while every worker has more than this part of a batch to prefill. Priorities order only this queue. Dynamo 1.7
+#: removes the option; its successor is `policy_classes` of --router-policy-config.
+QUEUE = "--router-queue-threshold=0.1"
+
 ROUND_ROBIN, KV = "--router-mode=round-robin", "--router-mode=kv"
 
 
@@ -31,6 +35,7 @@ POLICIES: Mapping[str, tuple[str, ...]] = {
     "kv": (KV,),
     "kv-hard": (KV, *HARD),
     "kv-soft": (KV, *SOFT),
+    "kv-queue": (KV, *SOFT, QUEUE),
     "two-tier": (KV, *SOFT, _file("two-tier.yaml")),
     "thunderagent": (KV, *SOFT, _file("thunderagent.yaml")),
 }

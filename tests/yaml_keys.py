@@ -17,6 +17,7 @@ from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluat
 from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.backends.embedded import EmbeddedSpec
+from pytest_agentbench.backends.hints_spec import HintsSpec
 from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind
@@ -128,6 +129,7 @@ YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
     "tools.md": {"answers": [*table_of(AnswerSpec)]},
     "recordings.md": {"recorded": [*_backend_table(RecordedSpec)]},
     "backends.md": {"url": [*table_of(UrlSpec)], "prices": [*table_of(Prices)], "embedded": [*_backend_table(EmbeddedSpec)]},
+    "hints.md": {"hints": [*table_of(HintsSpec)]},
     "stacks.md": {"attached": [*table_of(AttachedReadySpec)]},
     "own-stack.md": {"stack": [*_backend_table(StackKind)], "service": [*table_of(ServiceSpec)], "ready": [*table_of(ReadySpec)]},
     "containers.md": {"container": [*table_of(ContainerSpec)]},

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pytest_agentbench.lib.config import Spec, matching
+from pytest_agentbench.backends.hints_spec import HintsSpec
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import matching
+from pytest_agentbench.records import Json
+from pytest_agentbench.tap.hint_table import read_table
 from pytest_agentbench.tap.http_messages import FRAMING, encode_headers
 
 #: Fields that are part of every request, so that a router could not get an id in them.
 TAKEN = frozenset(
     {"model", "messages", "prompt", "input", "stream", "stream_options", "tools", "tool_choice", "max_tokens", "temperature", "n"}
 )
+
+#: Kind of labels -> the hints that it can send.
+HINTS = {"dynamo": tuple(HintsSpec.model_fields), "session": ("osl", "total_requests", "iat", "prefix")}
 
 FieldPath = Annotated[
     str, matching(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*$", "a field of the request body, with dots between nested names")
@@ -35,7 +44,7 @@ def _are_free_fields(paths: list[str]) -> list[str]:
     return paths
 
 
-class LabelsSpec(Spec):
+class LabelsSpec(HintsSpec):
     """The key `labels` of a backend: which router is told the rollout of each call, and what else it is told."""
 
     kind: Literal["none", "thunderagent", "dynamo", "session"] = Field(
@@ -56,9 +65,15 @@ class LabelsSpec(Spec):
         description="With `required`, a boot fails unless the calls of each test session "
         "[stay on one engine](backends.md#do-sessions-stay-on-one-engine). For `session` and Dynamo.",
     )
-    priority: int | None = Field(default=None, description="For Dynamo: the priority of every call, sent in `agent_hints`.")
-    osl: PositiveInt | None = Field(
-        default=None, description="For Dynamo: the expected number of output tokens of every call, sent in `agent_hints`."
+    roles: dict[str, HintsSpec] = Field(
+        default={},
+        description="Role -> [hints](hints.md#priorities) for its calls, in place of those of the backend. For example "
+        "`{judge: {priority: -1}}`.",
+    )
+    table: str | None = Field(
+        default=None,
+        description="For Dynamo and `session`: a file of [learnt hints](hints.md#learnt-hints), relative to the YAML. They override "
+        "`osl`, `total_requests` and `iat`.",
     )
     trace: str | None = Field(
         default=None,
@@ -85,10 +100,39 @@ class LabelsSpec(Spec):
             raise ValueError(f"`sticky` is a key of the kinds `session` and `dynamo`, not of {self.kind!r}; remove it, or change `kind`")
         return self
 
-    @property
-    def probes_sessions(self) -> bool:
-        """Whether test sessions at the boot show if the router keeps the calls of a session on one engine."""
-        return self.kind == "session" or self.sticky is not None
+    @model_validator(mode="after")
+    def _has_hints_of_its_kind(self) -> Self:
+        for owner, spec in (("", self), *((f"roles.{role}: ", spec) for role, spec in self.roles.items())):
+            given = [name for name in HintsSpec.model_fields if getattr(spec, name) is not None]
+            if misplaced := [name for name in given if name not in HINTS.get(self.kind, ())]:
+                kinds = " and ".join(kind for kind, names in HINTS.items() if misplaced[0] in names)
+                raise ValueError(f"{owner}`{misplaced[0]}` is a hint for {kinds}, not for {self.kind!r}; remove it, or change `kind`")
+        if self.table is not None:
+            if self.kind not in HINTS:
+                raise ValueError(f"`table` is a key of the kinds {' and '.join(HINTS)}, not of {self.kind!r}; remove it, or change `kind`")
+            try:
+                read_table(Path(self.table))
+            except ConfigError as error:
+                raise ValueError(f"table: {error}") from error
+        return self
+
+    def of_endpoint(self) -> Json:
+        """Returns the keys that differ from the defaults, in the form for the tap: with the rows of the table in place of its file."""
+        keys: Json = self.model_dump(exclude_defaults=True)
+        return keys if self.table is None else {**keys, "table": [asdict(row) for row in read_table(Path(self.table))]}
+
+
+def probes_sessions(labels: Json) -> bool:
+    """Returns whether test sessions at the boot show if the router keeps the calls of a session on one engine."""
+    return labels.get("kind") == "session" or labels.get("sticky") is not None
+
+
+def with_table_beside(keys: Json, file: Path) -> Json:
+    """Returns the keys of a backend YAML in which the path of a table of hints, relative to the YAML, leads there from anywhere."""
+    labels = keys.get("labels")
+    if not isinstance(labels, dict) or not isinstance(labels.get("table"), str):
+        return keys
+    return {**keys, "labels": {**labels, "table": str(file.parent.absolute() / labels["table"])}}
 
 
 def _kind_alone(labels: Any) -> Any:

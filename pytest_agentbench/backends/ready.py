@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.api import Api, ApiAnswer, NeverReady, denied, is_final, unanswered
-from pytest_agentbench.backends.labels_spec import LabelsSpec
+from pytest_agentbench.backends.labels_spec import probes_sessions
 from pytest_agentbench.backends.probe_rollout import ANSWER, ProbeRollout, check_labels, probe_rollout
 from pytest_agentbench.backends.session_probe import REQUIRED, SessionProbe, probe_sessions
 from pytest_agentbench.backends.stack.spec import ReadySpec
@@ -143,10 +143,10 @@ class ReadinessChecks:
         checks = {**self._silent(), "chat": self._chat}
         if self.spec.tools != "none":
             checks["tools"] = self._tools
-        labels = LabelsSpec(**self.endpoint.labels)
-        if labels.kind not in ("none", "session"):
+        labels = self.endpoint.labels
+        if labels.get("kind", "none") not in ("none", "session"):
             checks["labels"] = self._labels
-        if labels.probes_sessions:
+        if probes_sessions(labels):
             checks["sessions"] = self.check_sessions
         yield from self._run(checks)
         self._probe.release(self.model)

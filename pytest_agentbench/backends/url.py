@@ -15,7 +15,7 @@ from pydantic import Field, FiniteFloat, PositiveInt, field_validator, model_val
 from pytest_agentbench.backends.api import Api
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.doctor.check import Check, key_checks, reach_check, unknown
-from pytest_agentbench.backends.labels_spec import LABELS, LabelsField, LabelsSpec
+from pytest_agentbench.backends.labels_spec import LABELS, LabelsField, LabelsSpec, probes_sessions, with_table_beside
 from pytest_agentbench.backends.machine.versions import server_facts
 from pytest_agentbench.backends.ready import ReadinessChecks, listed_models, missing_workers, waiting_for
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
@@ -202,6 +202,10 @@ class UrlSpec(BackendSpec):
     def _is_http(cls, url: str) -> str:
         return base_url(url)
 
+    @classmethod
+    def completed(cls, data: Json, file: Path) -> Json:
+        return with_table_beside(data, file)
+
     def make(self, terms: SessionTerms) -> Url:
         return Url(self, terms.patience)
 
@@ -215,7 +219,7 @@ class UrlSpec(BackendSpec):
         return tuple(Target("server", number, url, self.ca_file) for number, url in enumerate(self.metrics))
 
     def running_endpoint(self) -> Endpoint:
-        rate, labels = self.rate_limit.requests_per_minute, self.labels.model_dump(exclude_defaults=True)
+        rate, labels = self.rate_limit.requests_per_minute, self.labels.of_endpoint()
         own = self.url, self.model or "", self.name, self._key(), self.ca_file, self.headers, rate, labels, self.api_key_env
         return Endpoint(*own, **self.endpoint_fields)
 
@@ -262,7 +266,7 @@ class Url(Backend):
         if self.spec.model and self.spec.model not in self.models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
         endpoint = replace(endpoint, model=self.spec.model or self.models[0])
-        if self.spec.labels.probes_sessions:
+        if probes_sessions(endpoint.labels):
             self._probe_sessions(endpoint)
         self._endpoint = endpoint
         daemon(self._read_server_facts, endpoint, name="versions")  # In the background: the start does not wait for it.

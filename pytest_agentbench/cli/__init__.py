@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "env": "pytest_agentbench.cli.env:add",
         "weights": "pytest_agentbench.cli.weights:add",
         "cassette": "pytest_agentbench.cli.cassette:add",
+        "hints": "pytest_agentbench.cli.hints:add",
         "retriever": "pytest_agentbench.cli.retriever:add",
         "worker": "pytest_agentbench.cli.worker:add",
         "dry-run": "pytest_agentbench.cli.dry_run:add",

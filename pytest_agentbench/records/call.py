@@ -158,6 +158,16 @@ def engine_name(worker: object) -> str | None:
 
 
 @dataclass(frozen=True)
+class ToldHints:
+    """What the router was told to expect of a call, in its [hints](hints.md)."""
+
+    tokens: int | None = None  # output tokens (`osl`); None if the router was not told
+    usual_tokens: float | None = None  # median of the output tokens in a learnt table, which routers are not told; None without a table
+    remaining: float | None = None  # calls of the session that follow; None if the router was not told
+    next_ms: float | None = None  # milliseconds from the answer to the next call (`iat`); None if the router was not told
+
+
+@dataclass(frozen=True)
 class LLMCall:
     """One LLM request of a rollout, recorded by the tap (a proxy before the backend).
 
@@ -195,6 +205,7 @@ class LLMCall:
     repeats: int = 0  # idle connections that the backend had closed when the request was to be sent; it was sent once
     response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
     server: Json | None = None  # `worker_id` of Dynamo or the built-in engine, `timing` of Dynamo or ThunderAgent; None if none is sent
+    hints: ToldHints | None = None  # what the router was told to expect of the call; None without such hints
     kept: KeptCall | None = None  # [request and reply](conversations.md); None if the session does not keep those of this call
 
     @property

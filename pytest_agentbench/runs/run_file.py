@@ -15,6 +15,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_text import read_json_file
+from pytest_agentbench.metrics.call_hints import HintUse
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import OPEN, Json, arm_of
@@ -248,6 +249,7 @@ class SessionFacts:
     stopwatch: Stopwatch  # timing quality
     serving: ServingSummary | None = None  # [metrics of the server](metrics.md#what-the-server-says); null if it reports none
     engines: tuple[EngineUse, ...] = ()  # [calls of each engine](metrics.md#calls-of-each-engine), one for each arm with calls
+    hints: tuple[HintUse, ...] = ()  # [how right hints were](hints.md#how-right-hints-were), for each arm and role with hints
     processes: Mapping[str, ProcessCost] = field(default_factory=dict)  # process (`pool`, `tap`, `engine`) -> resources that it used
     tests: OutcomeCounts = field(default_factory=OutcomeCounts)  # outcomes of the tests
     cache: Cache | None = None  # preparation of the prefix cache; null for an imported run

@@ -21,6 +21,7 @@ from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.metrics import timeline
+from pytest_agentbench.metrics.call_hints import HintAccuracy
 from pytest_agentbench.metrics.performance import objectives_of
 from pytest_agentbench.metrics.stopwatch import CpuShares, Machine, Stopwatch, cpu_shares, greatest_shares, stopwatch_of
 from pytest_agentbench.metrics.terms import Terms
@@ -60,6 +61,7 @@ class JournalContents:
     # Calls of this session only, because the backend's counters cover only this session
     client: Client = field(default_factory=Client)
     taps: TapCallsByArm = field(default_factory=TapCallsByArm)  # the same calls for each arm with a backend of its own
+    hints: HintAccuracy = field(default_factory=HintAccuracy)
     damaged: list[str] = field(default_factory=list)  # a sentence for each damaged line
     trials: list[Trial] = field(default_factory=list)  # for a gate or a comparison of arms; empty without them
 
@@ -83,13 +85,14 @@ def read_rollouts(
         with_trials: Whether to collect the scores of each trial, which a gate or a comparison of arms needs.
         also: Called with each rollout of a scenario.
     """
-    contents = JournalContents(taps=TapCallsByArm(arms))
+    contents = JournalContents(taps=TapCallsByArm(arms), hints=HintAccuracy(arms))
     for rollout in read_journal(directory, contents.damaged.append):
         if rollout.session == session:
             contents.client.add(rollout)
             contents.taps.add(rollout)
         if rollout.kind == "scenario":
             contents.read.add(rollout, *mains[rollout.key.group])
+            contents.hints.add(rollout)
             also(rollout)
             if with_trials:
                 contents.trials.append(trial_of(rollout))

@@ -10,7 +10,7 @@ from typing import Protocol
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.metrics.blame import context_is_full
-from pytest_agentbench.records import NOT_RECORDED, Json, KeptCall, LLMCall
+from pytest_agentbench.records import NOT_RECORDED, Json, KeptCall, LLMCall, ToldHints
 from pytest_agentbench.tap.answers import BackendAnswer
 from pytest_agentbench.tap.budgets import BudgetTimer
 from pytest_agentbench.tap.conversations import ConversationKeeper
@@ -113,6 +113,7 @@ class Exchange:
         self.agent, self.request, self.budgets = agent, request, budgets
         self.key_advice = key_advice  # advice for the error message if the backend rejects the API key
         self.labels = labels  # headers for the backend, except those that the agent sent itself
+        self.hints: ToldHints | None = None  # what the labels say about this call, for its record
         self.keep = keep  # whether `output` is set
         self.keeper = keeper  # keeps the request and the reply; None if they are not kept
         self.held_ns = 0  # nanoseconds that a rate limit delayed the request
@@ -338,6 +339,7 @@ class Exchange:
             repeats=self.repeats,
             response_id=reader.response_id,
             server=reader.server,
+            hints=self.hints,
             kept=kept,
         )
 

@@ -52,11 +52,14 @@ class Caller:
 
     address: OpenAddress
     headers: Headers  # labels that each request gets unless it has a header of that name
+    turns: tuple[Headers, ...]  # the same for the LLM calls with a number, as `Label.turns`
     upstream: Upstream | None  # backend for its calls; None: the backend of `PointAt`
     accounts: tuple[Account, ...]  # accounts of its role and its rollout, if these have limits
     keeper: ConversationKeeper | None  # keeps requests and replies; None if they are not kept
     exchanges: list[Exchange] = field(default_factory=list)
     refused: list[LLMCall] = field(default_factory=list)  # records of requests that were not forwarded
+
+    turn: int = 0  # LLM calls so far that were forwarded
 
     @property
     def is_used_up(self) -> bool:
@@ -121,7 +124,12 @@ class Relay:
         for account in caller.accounts:
             account.entries.append((lambda: exchange.record, address.prices))
         label, upgrade = address.label, address.upgrade
-        fields = label.fields if request.route in label.routes else {}
+        caller.turn += 1
+        of_call = label.of_call(caller.turn)
+        exchange.hints = of_call.hints
+        if caller.turns:
+            exchange.labels = caller.turns[min(caller.turn, len(caller.turns)) - 1]
+        fields = of_call.fields if request.route in label.routes else {}
         changes = BodyChanges(request.wants_upgrade(upgrade), upgrade is not False, fields, address.salt, label.usage_once)
         if len(request.body) < LARGE:
             exchange.backend_body = apply_changes(request.route, request.body, changes)
@@ -189,11 +197,12 @@ class Relay:
     def _caller(self, address: OpenAddress) -> Caller:
         try:
             headers = encode_headers(address.label.headers)
+            turns = tuple(encode_headers(each.headers) for each in address.label.turns)
         except ValueError as error:
             raise ValueError(f"the labels of the calls are not valid: {error}") from error
         upstream = None if address.elsewhere is None else self._other_upstream(address.elsewhere)
         keeper = None if address.kept == NONE else ConversationKeeper(self.kept, address.kept)
-        return Caller(address, headers, upstream, self._accounts(address), keeper)
+        return Caller(address, headers, turns, upstream, self._accounts(address), keeper)
 
     def _opened(self, id: str) -> Caller:
         if id not in self.open:

@@ -6,13 +6,15 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import ClassVar
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.metrics.call_hints import MOST_TURNS
+from pytest_agentbench.records import Json, RolloutKey, ToldHints
+from pytest_agentbench.tap.agent_hints import NO_HINTS_OF_ROLES, Hints, HintsOfRoles, hints_of
 
 LONGEST = 120  # characters of an id
 RUN = 40  # most characters of an id for the run
@@ -35,13 +37,27 @@ CHAT = ("/chat/completions",)
 
 
 @dataclass(frozen=True)
+class CallLabel:
+    """The label of the calls that have the same number in their session, in place of the headers and fields of `Label`."""
+
+    headers: Mapping[str, str]
+    fields: Json
+    hints: ToldHints | None = None
+
+
+@dataclass(frozen=True)
 class Label:
     """Headers and fields that are added to each call of a rollout, except those that the agent sent itself."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     fields: Json = field(default_factory=dict)  # fields of the request body; only for calls of `routes`
     routes: tuple[str, ...] = OPENAI  # routes of the APIs whose calls get the fields; calls of the others get only the headers
+    turns: tuple[CallLabel, ...] = ()  # labels of the first call, the second and so on; the last one is that of all later calls
     usage_once: bool = False  # whether streams must report usage only at their end, because the router uses the first report
+
+    def of_call(self, turn: int) -> CallLabel:
+        """Returns the label of call number `turn` of the session, counted from 1."""
+        return self.turns[min(turn, len(self.turns)) - 1] if self.turns else CallLabel(self.headers, self.fields)
 
 
 NO_LABEL = Label()
@@ -107,6 +123,28 @@ class Labels:
         return None
 
 
+class HintedLabels(Labels):
+    """Makes labels with hints: facts about a call that a router uses besides the session. Each role may have hints of its own."""
+
+    hints: HintsOfRoles
+
+    def label(self, id: str) -> Label:
+        return self.hinted(id, self.hints.own, id)
+
+    def of_rollout(self, id: str, key: RolloutKey, role: str) -> Label:
+        hints = self.hints.of(role)
+        prefix = prefix_id(hints.prefix, id, key, role)
+        label = self.hinted(id, hints, prefix)
+        learnt = [(row, hints.learnt(row)) for row in self.hints.rows(role)]
+        told = [(each, each.expected(row.turn, row.tokens_p50, row.remaining)) for row, each in learnt] or _static(hints)
+        labels = ((self.hinted(id, each, prefix), expected) for each, expected in told)
+        return replace(label, turns=tuple(CallLabel(each.headers, each.fields, expected) for each, expected in labels))
+
+    def hinted(self, id: str, hints: Hints, prefix: str) -> Label:
+        """Returns the label (headers and fields added to requests) with these hints. `prefix` is the id of their prefix."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class ThunderAgentLabels(Labels):
     """Labels for ThunderAgent, in which a rollout is a program. Its router has only Chat Completions, and forwards no headers.
@@ -135,19 +173,18 @@ class ThunderAgentLabels(Labels):
 
 
 @dataclass(frozen=True)
-class DynamoLabels(Labels):
+class DynamoLabels(HintedLabels):
     """Labels for Dynamo, in which a rollout is a session. A header names the session, and the body requests EXTRA_FIELDS.
 
     An additional LLM call with a header tells Dynamo that a session has ended.
     """
 
-    hints: Json = field(default_factory=dict)  # `nvext.agent_hints` of each call
+    hints: HintsOfRoles = NO_HINTS_OF_ROLES
     traced: str = ""  # path of the frontend's request traces
     sends_final: bool = False  # whether the router handles the end of a session; others would answer that call with the model
 
-    def label(self, id: str) -> Label:
-        nvext: Json = {"extra_fields": [*EXTRA_FIELDS], **({"agent_hints": self.hints} if self.hints else {})}
-        return Label({SESSION: id}, {"nvext": nvext})
+    def hinted(self, id: str, hints: Hints, prefix: str) -> Label:
+        return Label({SESSION: id}, {"nvext": {"extra_fields": [*EXTRA_FIELDS], **hints.as_fields(prefix)}})
 
     def release(self, url: str, model: str, id: str) -> Release | None:
         if not self.sends_final:
@@ -167,7 +204,7 @@ class DynamoLabels(Labels):
 
 
 @dataclass(frozen=True)
-class SessionLabels(Labels):
+class SessionLabels(HintedLabels):
     """Labels for any router that keeps the calls of a session on one engine. The session's id is in headers or fields of each call.
 
     Such a router is not told when a session ends, and its answers do not show whether it has read the id.
@@ -175,9 +212,11 @@ class SessionLabels(Labels):
 
     headers: tuple[str, ...]
     paths: tuple[str, ...]  # fields of the request body; dots separate the names of nested objects
+    hints: HintsOfRoles = NO_HINTS_OF_ROLES
 
-    def label(self, id: str) -> Label:
-        return Label(dict.fromkeys(self.headers, id), reduce(merged, (nested(path, id) for path in self.paths), {}))
+    def hinted(self, id: str, hints: Hints, prefix: str) -> Label:
+        fields: Json = reduce(merged, (nested(path, id) for path in self.paths), {})
+        return Label({**hints.as_headers(prefix), **dict.fromkeys(self.headers, id)}, fields)
 
 
 def nested(path: str, value: object) -> Json:
@@ -208,12 +247,11 @@ def thunderagent(options: Json) -> Labels:
 
 
 def dynamo(options: Json) -> Labels:
-    hints = {name: options[name] for name in ("priority", "osl") if options.get(name) is not None}
-    return DynamoLabels(hints, str(options.get("trace") or ""), bool(options.get("release")))
+    return DynamoLabels(hints_of(options), str(options.get("trace") or ""), bool(options.get("release")))
 
 
 def session(options: Json) -> Labels:
-    return SessionLabels(tuple(options.get("headers") or ()), tuple(options.get("fields") or ()))
+    return SessionLabels(tuple(options.get("headers") or ()), tuple(options.get("fields") or ()), hints_of(options))
 
 
 KINDS: Mapping[str, Callable[[Json], Labels]] = {
@@ -246,6 +284,20 @@ def new_id(prefix: str, key: RolloutKey, role: str = "") -> str:
     end = f":{secrets.token_hex(4)}" + (f"-{FOREIGN.sub('_', role)[:ROLE]}" if role else "")
     name = FOREIGN.sub("_", f"{key.group}.{key.scenario}.{key.trial}")
     return prefix + name[: LONGEST - len(prefix) - len(end)] + end
+
+
+def _static(hints: Hints) -> list[tuple[Hints, ToldHints]]:
+    """Returns hints that are the same for all calls, with what they say about each. Empty if they say nothing about a call."""
+    turns = range(1, min(hints.total_requests or 1, MOST_TURNS) + 1)
+    return [(hints, said) for turn in turns if (said := hints.expected(turn)) is not None]
+
+
+def prefix_id(template: str | None, id: str, key: RolloutKey, role: str) -> str:
+    """Returns the prefix id that a template makes for the calls of a role in a rollout. Without a template, it is the session's id."""
+    if template is None:
+        return id
+    text = template.format(session=id, suite=key.suite, scenario=key.scenario, variant=key.variant, trial=key.trial, role=role or "agent")
+    return FOREIGN.sub("_", text)[-LONGEST:]
 
 
 def merged(body: Json, fields: Json) -> Json:

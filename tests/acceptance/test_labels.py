@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from pytest_agentbench.backends.session_probe import SessionProbe
+from pytest_agentbench.cli import main
 from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Level
 from tests.engine_router import session_stack
@@ -102,6 +104,27 @@ def test_dynamo(project: Project, router: Router) -> None:
     assert ["bench"] * 2 == [headers["x-team"] for headers, _ in router.chats]
     assert ["x-secret-of-sorts", "x-team"] == project.run_json["backend"]["headers"]
     assert "hidden-value" not in (project.directory / "run.json").read_text()
+
+
+@pytest.mark.slow
+def test_learnt_hints(project: Project, router: Router, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table learnt from a run gives each call of a later run the hints of its turn. Run and report say how right they were."""
+    labels = {"kind": "session", "headers": ["x-session-id"]}
+    project.write("backends/router.yaml", json.dumps({"kind": "url", "url": router.url, "labels": labels}))
+    project.write("backends/taught.yaml", json.dumps({"kind": "url", "url": router.url, "labels": {**labels, "table": "../hints.json"}}))
+    project.suite(scenarios=3)
+    project.run("scenarios/shop", "--agentbench-backend=router").assert_outcomes(passed=3)
+    before = len(router.chats)
+    assert ((), 0) == (tuple(project.run_json["hints"]), main(["hints", "learn", "latest", "-o", "hints.json"]))
+    assert "agent: 6 calls, 2 turns, 2.0 calls per session" in capsys.readouterr().out
+    project.run("scenarios/shop", "--agentbench-backend=taught").assert_outcomes(passed=3)
+    (use,) = project.run_json["hints"]
+    chats = [headers for headers, _ in router.chats[before:]]
+    told = Counter(each.get("x-prefix-total-requests") for each in chats if each["x-session-id"].count(":") == 2)  # not those of the boot
+
+    assert {"2": 6} == told
+    assert ("", 6, 1.0, 0.0, 0.0) == tuple(use[name] for name in ("role", "calls", "covered", "tokens_error", "remaining_error"))
+    assert 1 == len(said(report_of(project.directory, Level.FULL), serving_phrases.hints_were))
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ from pytest_agentbench.tap.protocol import (
     TapStats,
     UpstreamFacts,
 )
-from pytest_agentbench.tap.routing_hints import Label
+from pytest_agentbench.tap.routing_hints import CallLabel, Label
 
 COUNTS, SECONDS, NAMES = st.integers(0, 2**63 - 1), st.floats(0, 1e9), st.text()
 VALUES = st.none() | st.booleans() | COUNTS | NAMES | st.lists(NAMES, max_size=3)
@@ -60,7 +60,7 @@ TO = st.one_of(
         OpenAddress,
         NAMES,
         upgrade=st.none() | st.booleans(),
-        label=st.builds(Label, HEADERS, JSON, st.booleans()),
+        label=st.builds(Label, HEADERS, JSON, st.lists(st.text()).map(tuple), st.lists(st.builds(CallLabel, HEADERS, JSON)).map(tuple)),
         elsewhere=st.none() | UPSTREAMS,
         limits=LIMITS,
         prices=st.none() | st.builds(TokenPrices, NAMES, SECONDS, SECONDS, st.none() | SECONDS),

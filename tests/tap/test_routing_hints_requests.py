@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
-from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.records import Json, LLMCall, RolloutKey, ToldHints
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.protocol import Budgets, GetTapStats, TapListening, TapStats
 from pytest_agentbench.tap.routing_hints import Label, make_labels
@@ -122,6 +122,58 @@ async def test_a_session_of_any_router(tap: Tap, path: str) -> None:
 
     assert name == heard.headers["x-session-id"]
     assert {"model": "m", **({} if path in ("/messages", "/embeddings") else fields)} == heard.json
+
+
+async def test_hints_of_any_router(tap: Tap) -> None:
+    """Hints are headers of each call beside the session, except those that the agent sends itself."""
+    id = await labelled(tap, "session", headers=["x-session-id"], total_requests=12, osl=64, iat=250)
+    (heard,), _ = await through(tap, id, request(id, headers="X-Prefix-OSL: 7\r\n"))
+    names = ("x-session-id", "x-prefix-id", "x-prefix-total-requests", "x-prefix-osl", "x-prefix-iat")
+
+    assert [*["run:shop.shop-0.1:0123abcd"] * 2, "12", "7", "250"] == [heard.headers[name] for name in names]
+
+
+TABLE: list[Json] = [
+    {"role": "", "turn": turn, "calls": 9, "remaining": remaining, "tokens_p50": 7.0, "tokens_p90": tokens, "next_ms": pause}
+    for turn, remaining, tokens, pause in ((1, 1.6, 30.0, 205.4), (2, 0.4, 12.4, None))
+]
+
+
+@pytest.mark.parametrize("kind", ["session", "dynamo"])
+async def test_learnt_hints(tap: Tap, kind: str) -> None:
+    """Each call has the hints of its number in the session, and later calls those of the last. The record says what the router got."""
+    options: Json = {"headers": ["x-session-id"]} if kind == "session" else {}
+    labels = make_labels({"kind": kind, **options, "osl": 500, "iat": 99, "table": TABLE})
+    id = await tap.open(None, label=labels.of_rollout("s", RolloutKey("shop", "shop-1"), ""))
+    heard, calls = await through(tap, id, *[request(id)] * 3)
+    told = [(30, 3, 205), (12, 2, 99), (12, 2, 99)]
+
+    if kind == "session":
+        assert [("s", *map(str, each)) for each in told] == [
+            tuple(each.headers[f"x-prefix-{name}"] for name in ("id", "osl", "total-requests", "iat")) for each in heard
+        ]
+    else:
+        assert [{"osl": tokens} for tokens, *_ in told] == [each.json["nvext"]["agent_hints"] for each in heard]
+        assert [f"total_requests:{total}" for _, total, _ in told] == [each.json["nvext"]["annotations"][1] for each in heard]
+    assert [ToldHints(30, 7.0, 1.6, 205), *[ToldHints(12, 7.0, 0.4, 99)] * 2] == [each.hints for each in calls]
+
+
+async def test_what_the_record_says_of_static_hints(tap: Tap) -> None:
+    """Of static hints, the record has the tokens and the calls that should follow, down to none."""
+    labels = make_labels({"kind": "dynamo", "osl": 64, "total_requests": 2, "priority": 1})
+    id = await tap.open(None, label=labels.of_rollout("s", RolloutKey("shop", "shop-1"), ""))
+    _, calls = await through(tap, id, *[request(id)] * 3)
+
+    assert [ToldHints(64, None, remaining) for remaining in (1, 0, 0)] == [each.hints for each in calls]
+
+
+async def test_no_record_without_hints_about_a_call(tap: Tap) -> None:
+    """A priority says nothing about a call that could be right or wrong, so the record has no hints."""
+    labels = make_labels({"kind": "dynamo", "priority": 1, "table": [{**TABLE[0], "role": "judge"}]})
+    id = await tap.open(None, label=labels.of_rollout("s", RolloutKey("shop", "shop-1"), ""))
+    _, (call,) = await through(tap, id, request(id))
+
+    assert None is call.hints
 
 
 async def test_a_session_that_the_agent_names(tap: Tap) -> None:

@@ -258,7 +258,7 @@ class Stack:
         return next(each for each in self.instances if each.service == self.spec.front)
 
     def _readiness_checks(self, deadline: float, on_wait: Callable[[str, str], None]) -> ReadinessChecks:
-        url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
+        url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.of_endpoint()
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
         return ReadinessChecks(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True, targets=self.metrics())
 

@@ -10,7 +10,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.lib.file_system import shipped
 
-RELATIVE = frozenset({"cwd", "manifest"})  # keys of a service whose value is relative to the folder of the YAML
+RELATIVE = frozenset({"cwd", "manifest", "table"})  # keys of a service or of labels whose value is relative to the folder of the YAML
 
 
 def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.backend import Backend, Tell
+from pytest_agentbench.backends.labels_spec import with_table_beside
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.ready import missing_workers
@@ -98,7 +99,7 @@ class Stacked(Backend):
 
     def _labels(self, run_dir: Path) -> Json:
         """Returns the key `labels` of the YAML, with {run_dir} in the path `trace` replaced by the folder of the boot."""
-        labels: Json = self.spec.labels.model_dump(exclude_defaults=True)
+        labels = self.spec.labels.of_endpoint()
         return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
 
     def _role(self, role: Json, urls: Json) -> Json:
@@ -189,7 +190,7 @@ class StackKind(StackSpec, BackendSpec):
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
         """Returns the keys of the YAML, with its base, the services of included files, and its folder as `here`."""
-        return {**with_base(data, file), "here": str(file.parent.absolute())}
+        return {**with_table_beside(with_base(data, file), file), "here": str(file.parent.absolute())}
 
     def refuse_mistakes(self) -> None:
         from pytest_agentbench.backends.stack.instances import refuse_mistakes
