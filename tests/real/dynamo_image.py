@@ -25,7 +25,8 @@ from pytest_agentbench.errors import BackendError, MissingError
 
 SUITE, PYTHON = "bookworm", "3.11"
 DEBIAN = ("python3-minimal", f"libpython{PYTHON}-stdlib", "ca-certificates")
-PINS = environments()["dynamo"].pins
+DYNAMO = environments()["dynamo"]
+PINS = (*DYNAMO.pins, *(["--no-deps"] if DYNAMO.no_deps else []))  # arguments for pip
 START = ["ENV PYTHONUNBUFFERED=1"]
 
 #: Versions of glibc whose wheels run on this Debian, independent of the machine that downloads them.
