@@ -21,7 +21,8 @@ def test_banking(tmp_path: Path) -> None:
 
     All workers have answered calls, each engine as many as the worker before it, and each session stayed with its worker.
     """
-    result = run("dynamo-embedded", tmp_path / "dynamo", "-n", "8", *NO_WAIT)
+    in_turns = ("--agentbench-set", "backend.settings.policy=round-robin-hard")
+    result = run("dynamo-embedded", tmp_path / "dynamo", "-n", "8", *NO_WAIT, *in_turns)
     through_dynamo = result["suites"]["banking"]
     engine_alone = run("embedded", tmp_path / "embedded", *NO_WAIT_EMBEDDED)["suites"]["banking"]
 
