@@ -156,7 +156,6 @@ def _pairs(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, tuple[str,
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
-SEPARATOR = re.compile(r",(?![^\[\]]*\])")  # a comma between arms, and not in the brackets of an arm
 #: Each arm runs all scenarios again, and each comparison widens the intervals of the others.
 MOST_ARMS = 12
 FORMS = (
@@ -172,7 +171,7 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
     """
     if not text.strip():
         return ()
-    arms = tuple(arm for entry in SEPARATOR.split(text) for arm in _arms(entry.strip()))
+    arms = tuple(arm for entry in _entries(text) for arm in _arms(entry.strip()))
     if not 2 <= len(arms) <= MOST_ARMS or not all(arm.value for arm in arms):
         raise ValueError(f"2 to {MOST_ARMS} arms: {FORMS}, each with NAME= in front if you like")
     if len({(arm.kind, arm.path) for arm in arms}) > 1:
@@ -180,6 +179,18 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
     if duplicate := _duplicate(arms):
         raise ValueError(f"arms with different names, such as old={duplicate.option_text},new={duplicate.option_text}")
     return arms
+
+
+def _entries(text: str) -> Iterator[str]:
+    """Yields the parts of the option between commas. Commas in brackets belong to an arm."""
+    start, in_brackets = 0, False
+    for index, character in enumerate(text):
+        if character in "[]":
+            in_brackets = character == "["
+        elif character == "," and not in_brackets:
+            yield text[start:index]
+            start = index + 1
+    yield text[start:]
 
 
 def _arms(entry: str) -> Iterator[Arm]:
