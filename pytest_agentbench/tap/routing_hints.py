@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -123,7 +124,7 @@ class Labels:
         return None
 
 
-class HintedLabels(Labels):
+class HintedLabels(Labels, ABC):
     """Makes labels with hints: facts about a call that a router uses besides the session. Each role may have hints of its own."""
 
     hints: HintsOfRoles
@@ -140,9 +141,9 @@ class HintedLabels(Labels):
         labels = ((self.hinted(id, each, prefix), expected) for each, expected in told)
         return replace(label, turns=tuple(CallLabel(each.headers, each.fields, expected) for each, expected in labels))
 
+    @abstractmethod
     def hinted(self, id: str, hints: Hints, prefix: str) -> Label:
         """Returns the label (headers and fields added to requests) with these hints. `prefix` is the id of their prefix."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.backends.session_probe import SessionProbe
 from pytest_agentbench.cli import main
-from pytest_agentbench.reports import serving_phrases
+from pytest_agentbench.reports import routing_phrases
 from pytest_agentbench.reports.document import Level
 from tests.engine_router import session_stack
 from tests.findings import report_of, said
@@ -124,7 +124,7 @@ def test_learnt_hints(project: Project, router: Router, capsys: pytest.CaptureFi
 
     assert {"2": 6} == told
     assert ("", 6, 1.0, 0.0, 0.0) == tuple(use[name] for name in ("role", "calls", "covered", "tokens_error", "remaining_error"))
-    assert 1 == len(said(report_of(project.directory, Level.FULL), serving_phrases.hints_were))
+    assert 1 == len(said(report_of(project.directory, Level.FULL), routing_phrases.hints_were))
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def sessions_at_boot(project: Project) -> dict[str, SessionProbe]:
     """Returns arm -> result of the test sessions, from the first page of the report."""
-    ((probes,),) = said(report_of(project.directory, Level.FIRST_PAGE), serving_phrases.sessions_at_boot)
+    ((probes,),) = said(report_of(project.directory, Level.FIRST_PAGE), routing_phrases.sessions_at_boot)
     return dict(probes)
 
 

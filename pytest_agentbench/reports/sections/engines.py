@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_agentbench.backends.telemetry.engine_use import EngineUse
-from pytest_agentbench.reports import serving_phrases
+from pytest_agentbench.reports import routing_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Section, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.phrases import percent
@@ -28,7 +28,7 @@ def section(view: RunView) -> Section | None:
 def _warnings(uses: Sequence[EngineUse]) -> Iterator[AnyBlock]:
     for use in uses:
         yield from (
-            Fact("engines", say(serving_phrases.engine_warning, use, each), "open", level=Level.FIRST_PAGE, spare=-1)
+            Fact("engines", say(routing_phrases.engine_warning, use, each), "open", level=Level.FIRST_PAGE, spare=-1)
             for each in use.warnings
         )
 
@@ -40,21 +40,21 @@ def _blocks(uses: Sequence[EngineUse]) -> Iterator[AnyBlock]:
         yield Table((*heads("arm"), *COLUMNS), rows, level=Level.VERBOSE, repeated=2)
         return
     for use in uses:
-        yield Fact("engines", say(serving_phrases.calls_at_engines, use))
-        yield Fact("engines", say(serving_phrases.sessions_stayed, use))
+        yield Fact("engines", say(routing_phrases.calls_at_engines, use))
+        yield Fact("engines", say(routing_phrases.sessions_stayed, use))
         yield Table(COLUMNS, tuple(_engines(use)))
 
 
 def _arm(use: EngineUse) -> tuple[TableCell, ...]:
-    sessions = say(serving_phrases.stayed, use)
-    return use.arm, say(serving_phrases.calls_of_engines, use), use.at_engines or None, use.tap_calls, use.uncertain_calls, sessions
+    sessions = say(routing_phrases.stayed, use)
+    return use.arm, say(routing_phrases.calls_of_engines, use), use.at_engines or None, use.tap_calls, use.uncertain_calls, sessions
 
 
 def _engines(use: EngineUse) -> Iterator[tuple[TableCell, ...]]:
     """Yields a row for each engine that counts its calls. Without such counters, the engines are those that the answers name."""
     for engine in use.engines:
         of_group = sum(each.calls for each in use.engines if each.group == engine.group)
-        yield engine.name, engine.calls, percent(engine.calls / of_group if of_group else None), say(serving_phrases.engine_kind, engine)
+        yield engine.name, engine.calls, percent(engine.calls / of_group if of_group else None), say(routing_phrases.engine_kind, engine)
     if not use.engines:
         for name, calls in use.named.items():
-            yield name, calls, percent(calls / sum(use.named.values())), serving_phrases.NAMED
+            yield name, calls, percent(calls / sum(use.named.values())), routing_phrases.NAMED

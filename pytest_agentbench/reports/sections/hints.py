@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.metrics.call_hints import HintUse
-from pytest_agentbench.reports import serving_phrases
+from pytest_agentbench.reports import routing_phrases
 from pytest_agentbench.reports.document import Fact, Section, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.phrases import percent
@@ -20,11 +20,11 @@ def section(view: RunView) -> Section | None:
     if not uses:
         return None
     with_arms = any(use.arm for use in uses)
-    facts = [] if with_arms else [Fact("hints", say(serving_phrases.hints_were, use)) for use in uses]
+    facts = [] if with_arms else [Fact("hints", say(routing_phrases.hints_were, use)) for use in uses]
     rows = tuple(((use.arm, *_row(use)) if with_arms else _row(use)) for use in uses)
     return of("Hints", [*facts, Table((*heads("arm"), *COLUMNS) if with_arms else COLUMNS, rows, repeated=2 if with_arms else 1)])
 
 
 def _row(use: HintUse) -> tuple[TableCell, ...]:
     errors = use.tokens_error, use.remaining_error, use.next_error_ms
-    return serving_phrases.role_of_hints(use), use.calls, percent(use.covered), *errors
+    return routing_phrases.role_of_hints(use), use.calls, percent(use.covered), *errors

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_agentbench.backends.session_probe import SessionProbe
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases, serving_phrases
+from pytest_agentbench.reports import phrases, routing_phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Note, Section, Tone, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
@@ -37,7 +37,7 @@ def _blocks(run: Run) -> Iterator[AnyBlock]:
     if probes := dict(session_probes(backend)):
         is_good = all(probe.is_good for probe in probes.values())
         tone: Tone = "" if is_good else "open"
-        sentence = say(serving_phrases.sessions_at_boot, probes)
+        sentence = say(routing_phrases.sessions_at_boot, probes)
         yield Fact("sessions at boot", sentence, tone, level=Level.FIRST_PAGE, spare=5 if is_good else -1)
         yield from (Fact("", f"{arm}: {probe.text()}") for arm, probe in probes.items() if arm)
     yield Fact("command", say(phrases.command, run.command), level=verbose)

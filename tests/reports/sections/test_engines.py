@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.backends.telemetry.engine_calls import EngineCalls
 from pytest_agentbench.backends.telemetry.engine_use import EngineUse
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.reports import serving_phrases
+from pytest_agentbench.reports import routing_phrases
 from pytest_agentbench.reports.document import Document, Level, Table, plain
 from pytest_agentbench.reports.sections import engines
 from pytest_agentbench.reports.view import RunView
@@ -34,12 +34,12 @@ def test_calls_of_each_engine() -> None:
     (table,) = tables(USE)
 
     assert [("engine[0]", 30, "75.0 %"), ("engine[1]", 10, "25.0 %")] == [row[:3] for row in table.rows]
-    assert [(USE,)] == said(found, serving_phrases.calls_at_engines) == said(found, serving_phrases.sessions_stayed)
-    assert [] == said(report(run_of(ROLLOUT, engines=(USE,)), Level.FIRST_PAGE), serving_phrases.calls_at_engines)
+    assert [(USE,)] == said(found, routing_phrases.calls_at_engines) == said(found, routing_phrases.sessions_stayed)
+    assert [] == said(report(run_of(ROLLOUT, engines=(USE,)), Level.FIRST_PAGE), routing_phrases.calls_at_engines)
     assert "40 calls at the engines, 38 answered calls at the tap, and 1 that an engine may have answered" in plain(
-        serving_phrases.calls_at_engines(USE)
+        routing_phrases.calls_at_engines(USE)
     )
-    assert "5 of 12 sessions with more than one call stayed on one engine" == serving_phrases.sessions_stayed(USE)
+    assert "5 of 12 sessions with more than one call stayed on one engine" == routing_phrases.sessions_stayed(USE)
 
 
 @pytest.mark.parametrize("level", [Level.FIRST_PAGE, Level.SUMMARY, Level.FULL, Level.VERBOSE])
@@ -48,7 +48,7 @@ def test_warnings_are_everywhere(level: Level) -> None:
     warned = replace(USE, engines=(), named={}, warnings=("all 9 sessions went to one of 2 engines",))
 
     found = report(run_of(ROLLOUT, engines=(warned,)), level)
-    assert [(warned, warned.warnings[0])] == said(found, serving_phrases.engine_warning)
+    assert [(warned, warned.warnings[0])] == said(found, routing_phrases.engine_warning)
     assert all(fact.spare < 0 for fact in facts(found, "engines"))  # On a first page that is full, another block is left out.
 
 
@@ -65,8 +65,8 @@ def test_engines_that_only_answers_name() -> None:
 
     assert [("a", 30, "76.9 %"), ("b", 9, "23.1 %")] == [row[:3] for row in table.rows]
     assert ("-", "the answers do not name the engine, so it is not known which sessions stayed on one") == (
-        serving_phrases.stayed(unnamed),
-        serving_phrases.sessions_stayed(unnamed),
+        routing_phrases.stayed(unnamed),
+        routing_phrases.sessions_stayed(unnamed),
     )
 
 
@@ -77,8 +77,8 @@ def test_arms() -> None:
     _, each = tables(replace(USE, arm="a"), behind, level=Level.VERBOSE)
 
     assert [("a", 40, 38, 1), ("b", 40, 38, 1)] == [(row[0], *row[2:5]) for row in arms.rows]
-    assert ["30, 10", "30, 10; 40"] == [serving_phrases.calls_of_engines(use) for use in (USE, behind)]
+    assert ["30, 10", "30, 10; 40"] == [routing_phrases.calls_of_engines(use) for use in (USE, behind)]
     assert [("a", "engine[0]"), ("a", "engine[1]"), ("b", "engine[0]"), ("b", "engine[1]"), ("b", "worker[0]")] == [
         row[:2] for row in each.rows
     ]
-    assert "dynamo, was restarted, so calls may be missing" == serving_phrases.engine_kind(behind.engines[2])
+    assert "dynamo, was restarted, so calls may be missing" == routing_phrases.engine_kind(behind.engines[2])

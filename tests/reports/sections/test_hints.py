@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.metrics.call_hints import HintUse
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.reports import serving_phrases
+from pytest_agentbench.reports import routing_phrases
 from pytest_agentbench.reports.document import Document, Level, Table
 from pytest_agentbench.reports.sections import hints
 from pytest_agentbench.reports.view import RunView
@@ -32,7 +32,7 @@ def test_each_role() -> None:
     (table,) = tables(USE, judge)
 
     assert [("agent", 320, "94.0 %", 12.0, 1.5, 30.0), ("judge", 320, "-", None, 1.5, 30.0)] == [*table.rows]
-    assert [(USE,), (judge,)] == said(found, serving_phrases.hints_were)
+    assert [(USE,), (judge,)] == said(found, routing_phrases.hints_were)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_each_role() -> None:
 )
 def test_sentences(use: HintUse, sentence: str) -> None:
     """A sentence names what is known."""
-    assert sentence == serving_phrases.hints_were(use)
+    assert sentence == routing_phrases.hints_were(use)
 
 
 def test_arms() -> None:
