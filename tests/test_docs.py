@@ -82,8 +82,8 @@ from pytest_agentbench.suites.roles import LimitsSpec
 from pytest_agentbench.suites.spec import AnswerSpec, DatasetSpec, SuiteSpec
 from pytest_agentbench.tools.factory import TOOL_KINDS
 from tests.engines import engine
+from tests.labelled_router import routing
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
-from tests.router import routing
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])]

@@ -17,8 +17,8 @@ from pytest_agentbench.reports.document import Document, Level
 from tests.engine_router import session_stack
 from tests.engines import engine
 from tests.findings import facts, report_of, said
+from tests.labelled_router import routing
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
-from tests.router import routing
 from tests.small_stacks import PASSES, own_folder, stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from pytest_agentbench.records import Json
+from tests.labelled_router import routing
 from tests.plain_agent import PLAIN
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.router import routing
 
 
 def command(**settings: object) -> Json:

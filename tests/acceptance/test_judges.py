@@ -13,8 +13,8 @@ from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Level
 from tests.engines import engine
 from tests.findings import facts, report_of, said
+from tests.labelled_router import Router, routing
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.router import Router, routing
 
 JUDGE = "Then give your verdict"
 VERDICT: Json = {"reasoning": "Because.", "missing_steps": [], "suggestions": "", "is_sufficient": True, "confidence": 0.9}

@@ -14,8 +14,8 @@ from pytest_agentbench.reports import routing_phrases
 from pytest_agentbench.reports.document import Level
 from tests.engine_router import session_stack
 from tests.findings import report_of, said
+from tests.labelled_router import Router, routing
 from tests.project import Project
-from tests.router import Router, routing
 from tests.small_stacks import PASSES, own_folder
 
 ENDINGS = """

@@ -19,7 +19,7 @@ from pytest_agentbench.backends.stack.spec import ReadySpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from tests.backends.conftest import SERVICE
-from tests.router import routing
+from tests.labelled_router import routing
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.labelled_router import routing
 from tests.project import TWO_WORKERS, Project
 from tests.robustness.processes import Background, command_of, descendants
-from tests.router import routing
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow

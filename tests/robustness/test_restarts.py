@@ -17,9 +17,9 @@ from pytest_agentbench.lib.process import lives
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Level
 from tests.findings import report_of, said
+from tests.labelled_router import routing
 from tests.project import FIND_THEN_ANSWER, TWO_WORKERS, WAYS, Project
 from tests.robustness.processes import SEEDS, Background
-from tests.router import routing
 from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

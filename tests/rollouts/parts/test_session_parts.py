@@ -19,6 +19,7 @@ from pytest_agentbench.runs import journal
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import Scenario
 from tests.engines import engine
+from tests.labelled_router import routing
 from tests.rollouts.parts.running_parts import (
     ANSWER,
     MODEL,
@@ -32,7 +33,6 @@ from tests.rollouts.parts.running_parts import (
     stalled,
 )
 from tests.rollouts.pool.test_server import pool_settings
-from tests.router import routing
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(180)

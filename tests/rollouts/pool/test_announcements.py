@@ -17,7 +17,7 @@ from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool import announcements
 from pytest_agentbench.rollouts.pool.announcements import Announcer
 from pytest_agentbench.runs.attempts import RolloutTally
-from tests.router import Router, routing
+from tests.labelled_router import Router, routing
 
 KEY = RolloutKey("shop", "shop-0")
 ANSWERED = LLMCall(0, 1, 2, http_status=200)

@@ -18,7 +18,7 @@ from pytest_agentbench.records import JUDGE, Access, Endpoint, RolloutKey
 from pytest_agentbench.rollouts.pool.model_addresses import Addresses, number_of, token_of
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptState, LabelReleased, OpenLabel, PoolEntry, RolloutTally
 from pytest_agentbench.tap.protocol import TapPorts
-from tests.router import Router, routing
+from tests.labelled_router import Router, routing
 from tests.tap.peers import CHAT, until
 
 pytestmark = pytest.mark.timeout(60)
