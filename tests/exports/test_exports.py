@@ -13,7 +13,7 @@ import pytest
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import EXPORTS, TOOLS, load_reader, load_writer
 from pytest_agentbench.exports.files import ChosenRuns
-from pytest_agentbench.records import Attempt, Chunk, Draft, KeptCall, Program, Verification
+from pytest_agentbench.records import Attempt, Chunk, Draft, KeptCall, Program, ToldHints, Verification
 from pytest_agentbench.runs.journal import read_journal
 from tests.made_runs import run_directory
 from tests.project import ROOT
@@ -42,6 +42,7 @@ CALL = replace(
     idle_since_ns=START - 5 * MS,
     response_id="r",
     server={"worker_id": 1},
+    hints=ToldHints(tokens=64, remaining=2.0),
     kept=KeptCall("f1", "n1", "r1"),
 )
 TOOL_CALL = replace(

@@ -257,6 +257,7 @@ def test_list(capsys: Capture) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert 0 == status
     assert 2 * len(virtual_environments.environments()) == len(lines)
-    assert "vllm           vLLM; CUDA (vllm==0.26.0)" in lines
-    assert f"{'':15}{home_of('vllm')}" in lines
-    assert f"{'':15}not here: agentbench env create dynamo" in lines
+    width = max(map(len, virtual_environments.environments()))
+    assert f"{'vllm':{width}} vLLM; CUDA (vllm==0.26.0)" in lines
+    assert f"{'':{width}} {home_of('vllm')}" in lines
+    assert f"{'':{width}} not here: agentbench env create dynamo" in lines
