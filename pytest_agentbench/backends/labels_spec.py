@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pytest_agentbench.backends.hints_spec import HintsSpec
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.config import matching
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.hint_table import read_table
@@ -119,7 +119,7 @@ class LabelsSpec(HintsSpec):
     def of_endpoint(self) -> Json:
         """Returns the keys that differ from the defaults, in the form for the tap: with the rows of the table in place of its file."""
         keys: Json = self.model_dump(exclude_defaults=True)
-        return keys if self.table is None else {**keys, "table": [asdict(row) for row in read_table(Path(self.table))]}
+        return keys if self.table is None else {**keys, "table": codec.plain(read_table(Path(self.table)))}
 
 
 def probes_sessions(labels: Json) -> bool:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_agentbench.router.features import HintLevel, iat_level, osl_level
+from pytest_agentbench.tap import agent_hints
+from pytest_agentbench.tap.routing_hints import SESSION
 
 #: Header -> the hint that it contains. Of several headers with the same hint, the last one is used.
 HEADERS = {
-    "x-dynamo-session-id": "prefix_id",
+    SESSION: "prefix_id",
     "x-session-id": "prefix_id",
-    "x-prefix-id": "prefix_id",
-    "x-prefix-total-requests": "total_requests",
-    "x-prefix-osl": "osl",
-    "x-prefix-iat": "iat",
+    agent_hints.PREFIX: "prefix_id",
+    **{header: name for name, header in agent_hints.HEADERS.items()},
 }
 NAMES = ("prefix_id", "total_requests", "osl", "iat")
 LEVELS: Mapping[str, HintLevel] = {"LOW": "LOW", "MEDIUM": "MEDIUM", "HIGH": "HIGH"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
@@ -28,7 +28,7 @@ def write_table(file: Path, run: str, rows: Sequence[HintRow]) -> None:
     """Writes a file of learnt hints, with one row a line."""
     import json
 
-    lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in rows)
+    lines = ",\n".join(f"  {json.dumps(codec.plain(row))}" for row in rows)
     write_whole(file, f'{{\n"schema": {json.dumps(SCHEMA)},\n"run": {json.dumps(run)},\n"rows": [\n{lines}\n]\n}}\n')
 
 
