@@ -23,7 +23,7 @@ class Client:
     # Calls that an engine may have answered: those that failed, that have no record, or that went to an unknown one of several arms
     uncertain: int = 0
     second: int = 0  # second requests that engines got after successful calls with a speculative prefill
-    uncertain_second: int = 0  # those that they may have got after calls that failed
+    speculative: bool = False  # whether any call asks for a speculative prefill, so that uncertain ones may have a second request, too
     unknown: int = 0  # attempts and interruptions with an unknown number of calls
     uncounted: int = 0  # successful calls whose answer has no token counts
     prompt_tokens: int = 0
@@ -36,9 +36,9 @@ class Client:
         attempts = [attempt for attempt in rollout.attempts if attempt.session == rollout.session]
         self.unknown += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
         for call in (call for each in attempts for call in (*each.calls, *each.other_calls) if not call.endpoint):
+            self.speculative |= call.speculative
             if call.error_kind:
                 self.uncertain += 1
-                self.uncertain_second += call.speculative
             else:
                 self._add_call(call)
 
@@ -85,7 +85,7 @@ def call_disagreements(engines: Sequence[EngineCalls], client: Client) -> Iterat
         return
     sums = calls_of_groups(engines)
     least = client.calls + client.second
-    most = least + client.uncertain + client.uncertain_second
+    most = least + client.uncertain * (1 + client.speculative)
     prefills = f" with {client.second:,} second requests of speculative prefills" if client.second else ""
     for (kind, _), calls in sums.items():
         if calls > most and not client.unknown:
