@@ -79,6 +79,8 @@ def _rows(measured: Measured) -> Iterator[str]:
 
 
 def _told(interval: Interval, form: str) -> str:
-    if interval.mean is None or interval.low is None or interval.high is None:
+    if interval.mean is None:
         return "not measured"
+    if interval.low is None or interval.high is None:
+        return form.format(interval.mean)
     return f"{form.format(interval.mean)} ({form.format(interval.low)} to {form.format(interval.high)})"
