@@ -71,6 +71,15 @@ def test_vectors(path: str, index: str, vector: tuple[object, ...]) -> None:
     assert vector == said(node, index)
 
 
+def test_calls_at_the_same_time() -> None:
+    """Calls that overlap, also through a third one, are one step of the trace. So they are equally far from its end."""
+    calls = (0, 400, 1, "a"), (300, 800, 1, "b"), (700, 900, 1, "c"), (1000, 1100, 1, "d"), (1200, 1900, 1, "e")
+    roles = built(rollouts=[trace(2000, *calls)]).children["shop"].children
+    found = {name: node.predictions_any_index for name, node in roles.items()}
+
+    assert {"a": 5, "b": 5, "c": 4, "d": 1, "e": 2} == {name: each.latency_sensitivity for name, each in found.items() if each}
+
+
 def test_lookup() -> None:
     """The deepest node on the path of functions answers, first for the number of the call, then for all calls."""
     root = built("flow")
