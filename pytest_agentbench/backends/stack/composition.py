@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.backends.stack.spec import TEMPLATE
+from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import ConfigError, did_you_mean
 from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.lib.file_system import shipped
