@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.backends.stack.spec import RESERVED
 from pytest_agentbench.backends.stack.templates import TEMPLATE
 from pytest_agentbench.errors import ConfigError, did_you_mean
 from pytest_agentbench.lib.config import load_yaml
@@ -62,12 +63,13 @@ def refuse_unused_settings(before: dict[str, Any], data: dict[str, Any], where: 
 
     `before` are the keys of a stack before the change, and `data` are those after it. Settings in both are not refused, because the change
     may have replaced the service that used them. Manifests of Kubernetes can use any setting, so none is refused beside them.
+    A reserved name is refused when the YAML is validated.
     """
     settings = _mapping(data, "settings").keys()
     if any(_mapping(services, name).get("kubernetes") for services in [_mapping(data, "services")] for name in services):
         return
     used = settings & set(TEMPLATE.findall(str({**data, "settings": None})))
-    for name in sorted(settings - used - _mapping(before, "settings").keys()):
+    for name in sorted(settings - used - RESERVED - _mapping(before, "settings").keys()):
         raise ConfigError(
             f"{where}settings.{name}{did_you_mean(name, sorted(used))}: no service has the template {{{name}}}, so it changes nothing; "
             f"settings with a template: {', '.join(sorted(used)) or 'none'}"
