@@ -132,7 +132,8 @@ def test_speculative_prefill(frontend: Frontend) -> None:
 
 def test_second_requests_are_counted_apart(tmp_path: Path) -> None:
     """In a session with this hint, engines answer a second request after each call. Their counters have exactly both."""
-    sets = {"backend.labels.speculative_prefill": True, "backend.services.worker.replicas": 1, "backend.ready.workers.aggregated": 1}
+    quick = {"backend.services.worker.replicas": 1, "backend.ready.workers.aggregated": 1, "backend.settings.speedup": 100}
+    sets = {"backend.labels.speculative_prefill": True, **quick}
     options = [f"--agentbench-set={path}={json.dumps(value)}" for path, value in sets.items()]
     (engines,) = run("dynamo-mocker", tmp_path, "--agentbench-limit=2", *options)["engines"]
     calls = engines["tap_calls"]

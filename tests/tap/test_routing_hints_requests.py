@@ -178,7 +178,7 @@ async def test_no_record_without_hints_about_a_call(tap: Tap) -> None:
 
 async def test_speculative_prefills(tap: Tap) -> None:
     """The record says which chats ask for a speculative prefill, whether a label does or the agent. Calls of other APIs get none."""
-    by_label = make_labels({"kind": "dynamo", "speculative_prefill": True}).label("s")
+    by_label = make_labels({"kind": "dynamo", "speculative_prefill": True}).of_rollout("s", RolloutKey("shop", "shop-1"), "")
     own = {"nvext": {"agent_hints": {"speculative_prefill": False}}}
     asked = {"nvext": {"agent_hints": {"speculative_prefill": True}}}
     large = json.dumps(LARGE).encode()
