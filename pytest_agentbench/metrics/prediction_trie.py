@@ -65,7 +65,7 @@ class TrieNode:
 class _Seen(NamedTuple):
     """What a recorded call tells a node."""
 
-    index: int
+    number: int  # of the call in its function, counted from 1
     remaining: float
     next_ms: float | None
     tokens: float
@@ -91,7 +91,7 @@ class TrieBuilder:
             path = (self._workflow or rollout.suite, call.role or AGENT)
             for depth in range(len(path) + 1):
                 node = self._nodes[path[:depth]]
-                node[str(seen.index)].append(seen)
+                node[str(seen.number)].append(seen)
                 node[ANY].append(seen)
 
     def build(self) -> TrieNode:
@@ -99,7 +99,7 @@ class TrieBuilder:
         return self._node(())
 
     def _node(self, path: tuple[str, ...]) -> TrieNode:
-        seen = self._nodes.get(path, {})
+        seen: Mapping[str, list[_Seen]] = self._nodes.get(path, {})
         indices = sorted((index for index in seen if index != ANY), key=int)
         below = sorted(each for each in self._nodes if len(each) == len(path) + 1 and each[: len(path)] == path)
         return TrieNode(
