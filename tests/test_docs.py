@@ -50,6 +50,7 @@ from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmP
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main, parser
+from pytest_agentbench.cli.nat_config import OPTIONS as NAT_OPTIONS
 from pytest_agentbench.clusters.manifests import read_manifests
 from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
@@ -528,6 +529,7 @@ WORDS: Mapping[str, list[str]] = {
         *COLUMNS,
     ],
     "import.md": [*TOOLS, "--suite", "--reports"],
+    "nat-config.md": ["nat-config", *(f"--{name}" for name in NAT_OPTIONS)],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
 

@@ -18,6 +18,7 @@ class NatWorkflow(NamedTuple):
     llm: str  # name of its LLM
     tools: list[str]  # names of its tools and groups of tools
     judge: str | None = None  # name of the LLM that judges its work
+    client: str = ""  # beginning of model names that only chooses a client, and is not sent to a server
 
 
 def read_workflow(reading: NatReading) -> NatWorkflow:
@@ -77,7 +78,7 @@ def _tool_calling(part: NatPart) -> NatWorkflow:
 def _adk(part: NatPart) -> NatWorkflow:
     prompt = part.take(str, "prompt")
     settings = {"kind": "tool_calling", **({} if prompt is None else {"system_prompt": prompt})}
-    return NatWorkflow(settings, part.need(str, "llm"), _tools(part))
+    return NatWorkflow(settings, part.need(str, "llm"), _tools(part), client="openai/")
 
 
 #: `_type` of an agent that works itself -> its conversion.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,7 @@ class ConvertedConfig:
     @property
     def reasons(self) -> dict[str, list[str]]:
         """Reason -> the keys that are not carried over for it."""
-        grouped: dict[str, list[str]] = {}
-        for path, reason in self.left_out:
-            grouped.setdefault(reason, []).append(path)
-        return grouped
+        return by_reason(self.left_out)
 
     def command(self, folder: Path) -> str:
         """Returns the command that runs the suite in a folder on its backend."""
@@ -68,6 +65,7 @@ def convert(file: Path, inputs: NatInputs) -> ConvertedConfig:
     name = re.sub(r"\W|^(?=[^a-zA-Z])", "_", file.stem).lstrip("_") or "nat"
     workflow = read_workflow(reading)
     server, llm = read_llm(reading, workflow.llm)
+    server["model"] = server["model"].removeprefix(workflow.client)
     agent = {**workflow.agent, **sampling_of(llm)}
     _add_stop(agent, llm)
     general = reading.part(("eval", "general"), "general")
@@ -94,6 +92,14 @@ def convert(file: Path, inputs: NatInputs) -> ConvertedConfig:
     return ConvertedConfig(name, files, concurrency, left_out, study)
 
 
+def by_reason(left_out: Iterable[LeftOutKey]) -> dict[str, list[str]]:
+    """Returns reason -> the keys that are not carried over for it."""
+    grouped: dict[str, list[str]] = {}
+    for path, reason in left_out:
+        grouped.setdefault(reason, []).append(path)
+    return grouped
+
+
 def _add_stop(agent: Json, llm: NatPart) -> None:
     """Adds the stop sequences of an LLM to the agent that sends them, which may be wrapped in another one."""
     working: Any = agent.get("wraps", agent)
@@ -105,7 +111,7 @@ def _comment(left_out: tuple[LeftOutKey, ...]) -> Iterator[str]:
     """Yields the lines of a comment with the keys that are not carried over."""
     if left_out:
         yield "# Not carried over:\n"
-        yield from (f"# {path}: {reason}\n" for path, reason in left_out)
+        yield from (f"# - {' '.join(', '.join(paths).split())}: {reason}\n" for reason, paths in by_reason(left_out).items())
 
 
 def _yaml(keys: Json) -> str:

@@ -51,7 +51,7 @@ def read_scenarios(reading: NatReading, general: NatPart, inputs: NatInputs) -> 
     if file is None:
         given = general.take(str, "dataset.file_path")
         if given is None:
-            raise ConfigError(f"{reading.file}: has no eval.general.dataset.file_path; name the data with --data FILE, or --input TEXT")
+            raise ConfigError(f"{reading.file}: eval.general.dataset.file_path is missing; name the data with --data FILE, or --input TEXT")
         if (kind := general.take(str, "dataset._type") or "json") not in DATA_FORMATS:
             kinds = " or ".join(DATA_FORMATS)
             raise ConfigError(f"{reading.file}: eval.general.dataset._type: {kind!r} cannot be read; name data in {kinds} with --data FILE")
@@ -82,16 +82,15 @@ def _tools_of(reading: NatReading, name: str, described: Mapping[str, Json], fil
         _, part = reading.component("function_groups", name, {GROUP: KEYS[GROUP]})
         yield from _group(part, described, file)
     elif name in (reading.keys.get("functions") or {}):
-        kind, part = reading.component("functions", name, {**FUNCTIONS, **({} if name not in described else {_kind(reading, name): {}})})
-        part.take(str, "_type")
+        part = reading.part(("functions", name), "function")
+        kind = part.take(str, "_type") or ""
+        if name not in described and kind not in FUNCTIONS:
+            where = f"{reading.file}: functions.{name}._type: the tool of a {kind!r} is not known"
+            raise ConfigError(f"{where}; describe {name} in a tools.json, and name that with --tools FILE")
         yield described.get(name) or {"title": name, "type": "object", **FUNCTIONS[kind]}
     else:
         known = [*(reading.keys.get("functions") or {}), *(reading.keys.get("function_groups") or {})]
         raise ConfigError(f"{reading.file}: tool_names: {unknown_name('function', name, known)}")
-
-
-def _kind(reading: NatReading, name: str) -> str:
-    return str(reading.keys["functions"][name].get("_type"))
 
 
 def _group(part: NatPart, described: Mapping[str, Json], file: Path | None) -> Iterator[Json]:

@@ -30,7 +30,7 @@ NOT_YET = "a search over settings is not carried over yet"
 LOGS = "only what the toolkit logs depends on it"
 NO_NAMES = "agents have no names here"
 MEASURED = "every run has this without a setting"
-SILENT_RETRIES = "the client repeats no call in silence; a rollout with the status infra_error is run again"
+FAILED_CALLS = "calls are not repeated; a rollout with the status infra_error is run again"
 STUBS = "the toolkit's own code does not run here; calls of the tool are recorded, and answered with samples"
 KEPT_SECRET = "keys are not written to files; write the name of an environment variable to `api_key_env` of backend.yaml"
 HINTS_OFF = "hints are off without `enable_nvext_hints: true`"
@@ -44,7 +44,9 @@ EVALUATOR = "agentbench has no such scorer; docs/scorers.md lists those that the
 TITLES: Mapping[str, str] = {
     "": "top level",
     "general": "`eval.general`",
+    "dynamo": "`dynamo`, beside the keys of `openai`",
     "judge": "LLM of the judge (`evaluator_llm`)",
+    "function": "functions that are tools",
     "evaluator": "other evaluators",
     "optimizer": "`optimizer`",
 }
@@ -120,7 +122,7 @@ _SELF_EVALUATING: Mapping[str, NatKey] = {
 
 _OPENAI: Mapping[str, NatKey] = {
     "_type": NatKey("`kind: url` of backend.yaml"),
-    "model_name": NatKey("`model` of backend.yaml"),
+    "model_name": NatKey("`model` of backend.yaml; for `adk` without `openai/`, by which LiteLLM chooses its client"),
     "model": NatKey("`model` of backend.yaml", "`model_name` is its other name"),
     "base_url": NatKey("`url` of backend.yaml"),
     "api_key": NatKey("`api_key_env: NAME` of backend.yaml if it is `${NAME}`", KEPT_SECRET),
@@ -130,8 +132,8 @@ _OPENAI: Mapping[str, NatKey] = {
     "seed": NatKey("`agent.seed`"),
     "stop": NatKey("`agent.stop` of `react`", "the agent `tool_calling` sends no stop sequences"),
     "request_timeout": NatKey(reason="`timeout` of suite.yaml limits a whole rollout"),
-    "max_retries": NatKey(reason=SILENT_RETRIES),
-    "num_retries": NatKey(reason=SILENT_RETRIES),
+    "max_retries": NatKey(reason=FAILED_CALLS),
+    "num_retries": NatKey(reason=FAILED_CALLS),
     "optimizable_params": NatKey(reason=NOT_YET),
     "search_space": NatKey(reason=NOT_YET),
 }
@@ -175,8 +177,10 @@ KEYS: Mapping[str, Mapping[str, NatKey]] = MappingProxyType(
         "openai": _OPENAI,
         "dynamo": _DYNAMO,
         "judge": _JUDGE,
-        "current_datetime": {"_type": NatKey("a tool in tools.json"), "": NatKey(reason=STUBS)},
-        "react_benchmark_agent": {"_type": NatKey("a tool in tools.json"), "": NatKey(reason=STUBS)},
+        "function": {
+            "_type": NatKey("a tool in tools.json: `current_datetime` and `react_benchmark_agent`, others if `--tools` describes them"),
+            "": NatKey(reason=STUBS),
+        },
         "banking_tools_group": {
             "_type": NatKey("tools.json"),
             "tools_json_path": NatKey("tools.json, with the descriptions in that file", "`--tools` names another file"),
@@ -205,7 +209,7 @@ KEYS: Mapping[str, Mapping[str, NatKey]] = MappingProxyType(
             "tool_weight": NatKey("`nat_compat.tool_weight`", ONE_SCORE),
             "parameter_weight": NatKey("`nat_compat.parameter_weight`", ONE_SCORE),
             "strict_mode": NatKey("`nat_compat.strict_mode`", ONE_SCORE),
-            "llm_name": NatKey(reason="the evaluator asks no model, in the toolkit neither"),
+            "llm_name": NatKey(reason="`tsq_evaluator` asks no model, in the toolkit as here"),
             "verbose": NatKey(reason="the toolkit ignores it, too"),
         },
         "action_completion_evaluator": {
