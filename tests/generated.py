@@ -97,7 +97,7 @@ def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
 
 def generated() -> dict[Path, str]:
     """Maps each file to its correct content."""
-    pages = {
+    pages: dict[Path, Mapping[str, Iterable[str]]] = {
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},

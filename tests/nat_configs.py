@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,14 +100,28 @@ def _row(name: str) -> str:
     ]
     keys = [*leaves(yaml.safe_load((CONFIGS / f"{name}.yml").read_text(encoding="utf-8")))]
     left_out = [path for path in keys if any(f"{'.'.join(path)}.".startswith(f"{each.path}.") for each in result.left_out)]
-    names = ", ".join(f"`{each}`" for each in dict.fromkeys(_short(each.path) for each in result.left_out))
+    whole = {each.path for each in result.left_out}
+    names = ", ".join(f"`{each}`" for each in dict.fromkeys(_short(each.path.split("."), whole) for each in result.left_out))
     return f"| `{name}` | {', '.join(parts)} | {NINE[name].text} | {len(left_out)} of {len(keys)} keys: {names} |"
 
 
-def _short(path: str) -> str:
-    """Returns the name of a key for the table, or of the section around it if that is left out as a whole."""
-    steps = path.split(".")
-    return steps[2] if steps[:2] == ["eval", "general"] else steps[0] if steps[0] == "optimizer" else steps[-1]
+def _short(steps: Sequence[str], left_out: Collection[str]) -> str:
+    """Returns a key for the table without its section, or the name of the mapping around it if that is left out as a whole."""
+    match steps:
+        case ["eval", "general", "dataset", *key]:
+            return ".".join(("dataset", *key))
+        case ["eval", "general", mapping, *_]:
+            return mapping
+        case ["eval", "evaluators", evaluator, *key]:
+            return evaluator if f"eval.evaluators.{evaluator}._type" in left_out else ".".join((evaluator, *key))
+        case ["llms", llm, "search_space", *_]:
+            return f"{llm}.search_space"
+        case ["optimizer", *_]:
+            return "optimizer"
+        case ["llms" | "functions" | "function_groups", *key]:
+            return ".".join(key)
+        case _:
+            return ".".join(steps)
 
 
 def table_of_keys() -> Iterator[str]:

@@ -55,6 +55,7 @@ from pytest_agentbench.clusters.manifests import read_manifests
 from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.exports import EXPORTS, TOOLS
+from pytest_agentbench.exports.nat_config.reading import NatReading
 from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.codec import plain
@@ -256,6 +257,8 @@ def load_yaml(path: Path, text: str) -> None:
                 kubernetes_validate.validate(each, "1.37", strict=True)
     elif is_retriever(path):
         read_settings(path)
+    elif "\nworkflow:" in text:
+        NatReading(path)
     else:
         load_backend(str(path), path.parent)
 

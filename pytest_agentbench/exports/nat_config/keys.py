@@ -32,7 +32,8 @@ NO_NAMES = "agents have no names here"
 MEASURED = "every run has this without a setting"
 FAILED_CALLS = "calls are not repeated; a rollout with the status infra_error is run again"
 STUBS = "the toolkit's own code does not run here; calls of the tool are recorded, and answered with samples"
-KEPT_SECRET = "keys are not written to files; write the name of an environment variable to `api_key_env` of backend.yaml"
+AGENTS_KEY = "keys are not written to files; write the name of an environment variable to `api_key_env` of backend.yaml"
+JUDGES_KEY = "keys are not written to files; `judge.api_key` of suite.yaml is the name of an environment variable"
 HINTS_OFF = "hints are off without `enable_nvext_hints: true`"
 JUDGES_REQUESTS = "requests to the judge have the temperature 0.0, and no other parameters"
 AGENT_LEADERBOARD = "entries are read by the keys of the data format agent-leaderboard (docs/suites.md)"
@@ -125,7 +126,7 @@ _OPENAI: Mapping[str, NatKey] = {
     "model_name": NatKey("`model` of backend.yaml; for `adk` without `openai/`, by which LiteLLM chooses its client"),
     "model": NatKey("`model` of backend.yaml", "`model_name` is its other name"),
     "base_url": NatKey("`url` of backend.yaml"),
-    "api_key": NatKey("`api_key_env: NAME` of backend.yaml if it is `${NAME}`", KEPT_SECRET),
+    "api_key": NatKey("`api_key_env: NAME` of backend.yaml if it is `${NAME}`", AGENTS_KEY),
     "temperature": NatKey("`agent.temperature`"),
     "top_p": NatKey("`agent.top_p`"),
     "max_tokens": NatKey("`agent.max_tokens`"),
@@ -160,7 +161,7 @@ _JUDGE: Mapping[str, NatKey] = {
     "model_name": NatKey("`judge.model` of suite.yaml, if the judge is not the LLM of the agent"),
     "model": NatKey("`judge.model` of suite.yaml, if the judge is not the LLM of the agent", "`model_name` is its other name"),
     "base_url": NatKey("`judge.url` of suite.yaml, if the judge is not the LLM of the agent"),
-    "api_key": NatKey("`judge.api_key: NAME` of suite.yaml if it is `${NAME}`", KEPT_SECRET),
+    "api_key": NatKey("`judge.api_key: NAME` of suite.yaml if it is `${NAME}`", JUDGES_KEY),
     "temperature": NatKey("nothing if 0.0, because it is always so", JUDGES_REQUESTS),
     **{key: NatKey(reason="`labels.roles.judge` of backend.yaml has hints for the judge") for key in _DYNAMO if "nvext_" in key},
 }

@@ -100,8 +100,8 @@ def _keys(reading: NatReading) -> Iterator[TunedKey]:
     """Yields the keys of all components that may be varied."""
     for section in SECTIONS:
         entries = reading.keys.get(section)
-        for component in entries if isinstance(entries, Mapping) else ():
-            part = NatPart(reading, (section, str(component)), entries[component] if isinstance(entries[component], Mapping) else {})
+        for component, keys in entries.items() if isinstance(entries, Mapping) else ():
+            part = NatPart(reading, (section, str(component)), keys if isinstance(keys, Mapping) else {})
             for name in part.get(list, PARAMETERS) or ():
                 space = part.at(SPACE, str(name))
                 values = space.get(list, "values")

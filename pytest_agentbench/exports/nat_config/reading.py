@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.exports.nat_config.keys import NO_VALUE, UNUSED, key_of
@@ -145,4 +145,4 @@ class NatPart:
             value = float(value)
         if type(value) is not kind:
             raise ConfigError(f"{self.reading.file}: {'.'.join((*self.path, name))} must be {WORDS[kind]}")
-        return cast("T", value)
+        return value
