@@ -17,6 +17,7 @@ import yaml
 from pytest_agentbench.exports.nat_config.convert import BACKEND_FILE, ConvertedConfig, convert
 from pytest_agentbench.exports.nat_config.data import NatInputs
 from pytest_agentbench.exports.nat_config.keys import KEYS, TITLES, NatKey
+from pytest_agentbench.exports.nat_config.reading import SECTIONS
 from pytest_agentbench.suites.suite import SUITE_FILE
 
 ROOT = Path(__file__).parents[1]
@@ -118,10 +119,7 @@ def _short(steps: Sequence[str], left_out: Collection[str]) -> str:
             return f"{llm}.search_space"
         case ["optimizer", *_]:
             return "optimizer"
-        case ["llms" | "functions" | "function_groups", *key]:
-            return ".".join(key)
-        case _:
-            return ".".join(steps)
+    return ".".join(steps[1:] if steps[0] in SECTIONS else steps)
 
 
 def table_of_keys() -> Iterator[str]:

@@ -42,7 +42,7 @@ def test_scores(rollout: Rollout, suite: SuiteInfo) -> None:
 class ConvertedConfig:
     """The result of a conversion: the files of a suite, and what is not in them."""
 
-    name: str  # of the suite
+    name: str  # name of the suite
     files: Mapping[str, str]  # name -> content
     concurrency: int | None  # requested concurrency, which is an option of a session
     left_out: tuple[LeftOutKey, ...]
@@ -131,7 +131,7 @@ def _yaml(keys: Json) -> str:
 def write(converted: ConvertedConfig, folder: Path) -> None:
     """Writes the folder of a suite, after suite.yaml and backend.yaml were loaded as in a session.
 
-    Raises ConfigError if the folder exists, or if the files are not valid; nothing is written then.
+    If the folder exists or a file is not valid, nothing is written, and a ConfigError is raised.
     """
     if folder.exists():
         raise ConfigError(f"{folder} exists; remove it, or name another folder with --output")
