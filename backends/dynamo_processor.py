@@ -1,0 +1,143 @@
+"""A component between Dynamo's frontend and its workers, which asks the Thompson-sampling router for the worker of each call.
+
+It runs in Dynamo's environment: `python dynamo_processor.py ROUTER_URL MODEL FOLDER WORKERS BLOCKS [--no-kv-events]`. ROUTER_URL is a
+process `python -m pytest_agentbench.router.find_worker`. MODEL is the name under which clients know the model whose files are in FOLDER;
+the workers have another name. WORKERS is the workers' endpoint, for example `workers.backend.generate`. BLOCKS is the number of KV
+blocks of a worker. With --no-kv-events, the workers report no changes of their caches, and the contents are expected from the calls.
+
+A worker that cannot be reached has not seen the call, which then goes to another one. A call that a worker has seen is never repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+from dynamo.llm import KvRouter, KvRouterConfig, ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
+from dynamo.llm.exceptions import CannotConnect, DynamoException, InvalidArgument, WorkerUnavailable
+from dynamo.runtime import DistributedRuntime, dynamo_worker
+from tiny_tokenizer import make
+
+Json = dict[str, Any]
+
+BLOCK = 16  # tokens per KV block
+UNSEEN = (CannotConnect, WorkerUnavailable)  # errors that mean that a worker has not seen a call
+LOST = 10.0  # seconds for which a worker that could not be reached gets no calls
+
+
+class Processor:
+    """Sends each call to the worker that the router names, and tells the router how the call ended."""
+
+    def __init__(self, kv: KvRouter, workers: Any, router: str, blocks: int, http: aiohttp.ClientSession) -> None:
+        self._kv, self._workers, self._router, self._blocks, self._http = kv, workers, router, blocks, http
+        self._lost: dict[int, float] = {}  # worker that could not be reached -> when, seconds, time.monotonic()
+        self._tasks: set[asyncio.Task[Json]] = set()
+
+    async def generate(self, request: Json, context: Any) -> AsyncIterator[Json]:
+        """Yields the answer to one request as tokens. Dynamo calls it for each request, and closes it if the client disconnects."""
+        decision: int | None = None
+        while True:
+            found = await self._ask("find_worker", {**await self._described(request), "instead_of": decision})
+            decision, worker = found["decision"], int(found["worker"])
+            try:
+                async for chunk in self._answer(request, context, decision, worker):
+                    yield chunk
+                return
+            except UNSEEN:
+                self._lost[worker] = time.monotonic()
+
+    async def _answer(self, request: Json, context: Any, decision: int, worker: int) -> AsyncIterator[Json]:
+        """Yields the answer of a worker. Raises one of UNSEEN if it has not seen the call; any other end is told to the router."""
+        ending, tokens = "disconnected", 0
+        pinned = {**request, "routing": {**(request.get("routing") or {}), "backend_instance_id": worker}}
+        try:
+            async for chunk in await self._kv.generate_from_request(pinned):
+                tokens += len(chunk.get("token_ids") or ())
+                if chunk.get("finish_reason"):
+                    chunk["engine_data"] = {**(chunk.get("engine_data") or {}), "worker_id": worker}
+                    ending = "answered"
+                yield chunk
+            ending = "disconnected" if context.is_stopped() else "answered"
+        except DynamoException as error:
+            unseen = isinstance(error, UNSEEN) and not tokens
+            ending = "" if unseen else "unjudged" if isinstance(error, InvalidArgument) else "failed"
+            raise
+        finally:
+            if ending:
+                self._tell({"decision": decision, "ending": ending, "tokens": tokens})
+
+    async def _described(self, request: Json) -> Json:
+        """Returns what the router needs to know of a request: its hints, its tokens, and the workers with their loads and overlaps."""
+        ids, session = request["token_ids"], (request.get("agent_context") or {}).get("session_id")
+        overlaps, loads = await asyncio.gather(self._kv.get_overlap_scores(ids), self._kv.get_potential_loads(ids))
+        now, used, cached = time.monotonic(), dict[int, int](), dict[int, int]()
+        for row in loads:
+            used[row["worker_id"]] = used.get(row["worker_id"], 0) + row["potential_decode_blocks"]
+        for row in overlaps["workers"]:
+            cached[row["worker_id"]] = max(cached.get(row["worker_id"], 0), row["device_blocks"])
+        alive = self._workers.instance_ids()
+        self._lost = {worker: at for worker, at in self._lost.items() if worker in alive and now - at < LOST}
+        whole = max(1, overlaps["num_blocks"])
+        workers = {
+            str(each): {"gpu": min(1.0, used.get(each, 0) / self._blocks), "overlap": cached.get(each, 0) / whole}
+            for each in alive
+            if each not in self._lost
+        }
+        osl = (request.get("routing") or {}).get("expected_output_tokens")
+        annotations = [*([f"prefix_id:{session}"] if session else []), *(request.get("annotations") or ())]
+        return {"workers": workers, "nvext": {"annotations": annotations, "agent_hints": {"osl": osl}}, "tokens": len(ids)}
+
+    def _tell(self, feedback: Json) -> None:
+        task = asyncio.create_task(self._ask("feedback", feedback))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, path: str, message: Json) -> Json:
+        """Returns the router's answer. Raises InvalidArgument if a hint is wrong, so that the client gets status 400."""
+        async with self._http.post(f"{self._router}/{path}", json=message) as answer:
+            said: Json = await answer.json()
+            if answer.status == 400:
+                raise InvalidArgument(said["error"])
+            if answer.status != 200:
+                raise RuntimeError(f"router: {said['error']}")
+            return said
+
+
+async def serve(runtime: DistributedRuntime) -> None:
+    options = _options()
+    make(options.folder)
+    target, own = runtime.endpoint(options.workers), runtime.endpoint("dynamo.processor.generate")
+    workers = await target.client()
+    await workers.wait_for_instances()
+    kv = KvRouter(endpoint=target, block_size=BLOCK, kv_router_config=KvRouterConfig(use_kv_events=options.kv_events))
+    config = ModelRuntimeConfig()
+    config.tool_call_parser = "hermes"
+    kind, role = ModelType.Chat | ModelType.Completions, WorkerType.Aggregated
+    await register_model(
+        ModelInput.Tokens, kind, own, str(options.folder), options.model, worker_type=role, kv_cache_block_size=BLOCK, runtime_config=config
+    )
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http:
+        processor = Processor(kv, workers, options.router, options.blocks, http)
+        await own.serve_endpoint(processor.generate, graceful_shutdown=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A component between Dynamo's frontend and its workers.", allow_abbrev=False)
+    parser.add_argument("router")
+    parser.add_argument("model")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("workers")
+    parser.add_argument("blocks", type=int)
+    parser.add_argument("--kv-events", action=argparse.BooleanOptionalAction, default=True)
+    return parser.parse_args(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    uvloop.run(dynamo_worker()(serve)())
