@@ -5,7 +5,8 @@ process `python -m pytest_agentbench.router.find_worker`. MODEL is the name unde
 the workers have another name. WORKERS is the workers' endpoint, for example `workers.backend.generate`. BLOCKS is the number of KV
 blocks of a worker. With --no-kv-events, the workers report no changes of their caches, and the contents are expected from the calls.
 
-A worker that cannot be reached has not seen the call, which then goes to another one. A call that a worker has seen is never repeated.
+A call that its worker does not accept, for example because the worker is dead, goes to another one. A call that a worker has accepted is
+never repeated.
 """
 
 from __future__ import annotations
@@ -14,22 +15,21 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import uvloop
 from dynamo.llm import KvRouter, KvRouterConfig, ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
-from dynamo.llm.exceptions import CannotConnect, DynamoException, InvalidArgument, WorkerUnavailable
+from dynamo.llm.exceptions import InvalidArgument
 from dynamo.runtime import DistributedRuntime, dynamo_worker
 from tiny_tokenizer import make
 
 Json = dict[str, Any]
 
 BLOCK = 16  # tokens per KV block
-UNSEEN = (CannotConnect, WorkerUnavailable)  # errors that mean that a worker has not seen a call
-LOST = 10.0  # seconds for which a worker that could not be reached gets no calls
+LOST = 10.0  # seconds for which a worker that could not be reached gets no calls, while there are others
 
 
 class Processor:
@@ -42,38 +42,45 @@ class Processor:
 
     async def generate(self, request: Json, context: Any) -> AsyncIterator[Json]:
         """Yields the answer to one request as tokens. Dynamo calls it for each request, and closes it if the client disconnects."""
-        decision: int | None = None
+        decision, tried = None, set[int]()
         while True:
-            found = await self._ask("find_worker", {**await self._described(request), "instead_of": decision})
+            question = {**await self._described(request, tried), "instead_of": decision}
+            found = await self._ask("find_worker", question)
             decision, worker = found["decision"], int(found["worker"])
+            pinned = {**request, "routing": {**(request.get("routing") or {}), "backend_instance_id": worker}}
             try:
-                async for chunk in self._answer(request, context, decision, worker):
-                    yield chunk
-                return
-            except UNSEEN:
+                chunks = await self._kv.generate_from_request(pinned)
+            except Exception as error:  # Dynamo has no narrower type for errors before the worker has accepted the call.
+                sys.stderr.write(f"worker {worker} does not accept a call: {error}\n")
+                tried.add(worker)
                 self._lost[worker] = time.monotonic()
+                continue
+            async for chunk in self._answer(chunks, context, decision, worker):
+                yield chunk
+            return
 
-    async def _answer(self, request: Json, context: Any, decision: int, worker: int) -> AsyncIterator[Json]:
-        """Yields the answer of a worker. Raises one of UNSEEN if it has not seen the call; any other end is told to the router."""
+    async def _answer(self, chunks: AsyncIterator[Json], context: Any, decision: int, worker: int) -> AsyncIterator[Json]:
+        """Yields the answer of a worker, which it names in the last chunk, and tells the router how the call ended."""
         ending, tokens = "disconnected", 0
-        pinned = {**request, "routing": {**(request.get("routing") or {}), "backend_instance_id": worker}}
         try:
-            async for chunk in await self._kv.generate_from_request(pinned):
+            async for chunk in chunks:
                 tokens += len(chunk.get("token_ids") or ())
                 if chunk.get("finish_reason"):
                     chunk["engine_data"] = {**(chunk.get("engine_data") or {}), "worker_id": worker}
                     ending = "answered"
                 yield chunk
             ending = "disconnected" if context.is_stopped() else "answered"
-        except DynamoException as error:
-            unseen = isinstance(error, UNSEEN) and not tokens
-            ending = "" if unseen else "unjudged" if isinstance(error, InvalidArgument) else "failed"
-            raise
+        except Exception as error:
+            ending = "unjudged" if _is_refusal(error) else "failed"
+            if ending == "unjudged":
+                raise
+            # The client gets status 500. Dynamo's own error, a ValueError, would be 400, and after WorkerUnavailable, the frontend would send
+            # no more calls to this component.
+            raise RuntimeError(str(error)) from error
         finally:
-            if ending:
-                self._tell({"decision": decision, "ending": ending, "tokens": tokens})
+            self._tell(decision, ending, tokens)
 
-    async def _described(self, request: Json) -> Json:
+    async def _described(self, request: Json, tried: Collection[int]) -> Json:
         """Returns what the router needs to know of a request: its hints, its tokens, and the workers with their loads and overlaps."""
         ids, session = request["token_ids"], (request.get("agent_context") or {}).get("session_id")
         overlaps, loads = await asyncio.gather(self._kv.get_overlap_scores(ids), self._kv.get_potential_loads(ids))
@@ -82,20 +89,20 @@ class Processor:
             used[row["worker_id"]] = used.get(row["worker_id"], 0) + row["potential_decode_blocks"]
         for row in overlaps["workers"]:
             cached[row["worker_id"]] = max(cached.get(row["worker_id"], 0), row["device_blocks"])
-        alive = self._workers.instance_ids()
-        self._lost = {worker: at for worker, at in self._lost.items() if worker in alive and now - at < LOST}
+        alive = {each for each in self._workers.instance_ids() if each not in tried}
+        self._lost = {worker: at for worker, at in self._lost.items() if now - at < LOST}
         whole = max(1, overlaps["num_blocks"])
         workers = {
             str(each): {"gpu": min(1.0, used.get(each, 0) / self._blocks), "overlap": cached.get(each, 0) / whole}
-            for each in alive
-            if each not in self._lost
+            for each in alive - self._lost.keys() or alive
         }
         osl = (request.get("routing") or {}).get("expected_output_tokens")
         annotations = [*([f"prefix_id:{session}"] if session else []), *(request.get("annotations") or ())]
         return {"workers": workers, "nvext": {"annotations": annotations, "agent_hints": {"osl": osl}}, "tokens": len(ids)}
 
-    def _tell(self, feedback: Json) -> None:
-        task = asyncio.create_task(self._ask("feedback", feedback))
+    def _tell(self, decision: int, ending: str, tokens: int) -> None:
+        """Tells the router the end of a call, without waiting for its answer."""
+        task = asyncio.create_task(self._ask("feedback", {"decision": decision, "ending": ending, "tokens": tokens}))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -108,6 +115,11 @@ class Processor:
             if answer.status != 200:
                 raise RuntimeError(f"router: {said['error']}")
             return said
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Returns whether an error means that the call is wrong, and not that a worker has failed."""
+    return isinstance(error, InvalidArgument) or str(error).startswith("InvalidRequest")
 
 
 async def serve(runtime: DistributedRuntime) -> None:

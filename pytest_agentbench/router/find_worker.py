@@ -1,6 +1,6 @@
-"""Chooses workers for a program that sends the calls itself, such as `dynamo_processor.py`: `python -m pytest_agentbench.router.find_worker`.
+"""Chooses workers for a program that sends the calls itself, such as `backends/dynamo_processor.py`.
 
-The settings are on stdin or an argument, as for the router before engines.
+`python -m pytest_agentbench.router.find_worker` starts it. The settings are on stdin or an argument, as for the router before engines.
 """
 
 from __future__ import annotations
