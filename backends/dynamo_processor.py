@@ -74,8 +74,8 @@ class Processor:
             ending = "unjudged" if _is_refusal(error) else "failed"
             if ending == "unjudged":
                 raise
-            # The client gets status 500. Dynamo's own error, a ValueError, would be 400, and after WorkerUnavailable, the frontend would send
-            # no more calls to this component.
+            # The client gets status 500. Dynamo's own error, a ValueError, would be 400. After WorkerUnavailable, this component would get no
+            # more calls from the frontend.
             raise RuntimeError(str(error)) from error
         finally:
             self._tell(decision, ending, tokens)
