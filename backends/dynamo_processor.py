@@ -74,8 +74,8 @@ class Processor:
             ending = "unjudged" if _is_refusal(error) else "failed"
             if ending == "unjudged":
                 raise
-            # The client gets status 500. Dynamo's own error, a ValueError, would be 400. After WorkerUnavailable, this component would get no
-            # more calls from the frontend.
+            # The client gets status 500. Dynamo's own error, a ValueError, would be 400. After WorkerUnavailable, the frontend would make
+            # no more calls here.
             raise RuntimeError(str(error)) from error
         finally:
             self._tell(decision, ending, tokens)

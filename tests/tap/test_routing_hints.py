@@ -77,6 +77,7 @@ def test_labels_of_any_router(options: Json, label: Label) -> None:
         ({}, {}),
         ({"priority": None, "osl": None}, {}),
         ({"priority": 0, "osl": 64}, {"agent_hints": {"priority": 0, "osl": 64}}),
+        ({"processor": True, "osl": 64}, {"extra_fields": ["worker_id", "timing", "engine_data"], "agent_hints": {"osl": 64}}),
     ],
 )
 def test_labels_of_dynamo(options: Json, hints: Json) -> None:
