@@ -61,6 +61,10 @@ class Load:
         for client in self._clients:
             client.result()
 
+    def answered_after(self, moment: float) -> int:
+        """Returns the number of answered calls that began after a moment."""
+        return sum(each.began > moment and each.status == 200 for each in self.calls)
+
     def _run(self, index: int) -> None:
         number = 0
         while not self._stopped.is_set():
@@ -127,8 +131,7 @@ def test_hints_overlaps_and_workers(tmp_path: Path) -> None:
             joined = ended(stack, lambda each: each.worker not in known and each.ending == "answered")[0].worker
             os.kill(victim.pid, signal.SIGKILL)
             dead = time.monotonic()
-            answered = lambda: sum(each.began > dead and each.status == 200 for each in load.calls)  # noqa: E731
-            wait_for(lambda: answered() > 100, "calls after the death", LIMIT)
+            wait_for(lambda: load.answered_after(dead) > 100, "calls after the death", LIMIT)
             ended(stack, lambda each: len(each.scores) == 4 and joined in each.scores and not known <= each.scores.keys())
         failed = [each for each in load.calls if each.status != 200]
         log = decisions(stack)
