@@ -178,13 +178,13 @@ def hints_arrive(stack: Booted) -> set[str]:
 
 
 def test_banking(tmp_path: Path) -> None:
-    """Scores and number of calls are those of plain Dynamo. Workers, engines and log counted as many calls as the tap.
+    """Scores and number of calls are those of an engine alone, as with plain Dynamo (test_embedded). Workers, engines and log counted as many calls as the tap.
 
     The calls of the record have the names of the workers, and not that of the processor.
     """
-    said = run("", tmp_path, "--agentbench-limit=6", "--agentbench-ab=dynamo-embedded,dynamo-thompson-embedded")
+    said = run("", tmp_path, "--agentbench-limit=6", "--agentbench-ab=embedded,dynamo-thompson-embedded")
     scores = [suite["scores"]["tsq"]["mean"]["value"] for suite in said["suites"].values()]
-    plain, routed = said["engines"]
+    alone, routed = said["engines"]
     (log,) = (tmp_path / "latest" / "backend").glob("*thompson*/decisions.jsonl")
     calls = [each for each in read_decisions(log) if "banking" in each.prefix]
     used: dict[str, list[str]] = {}
@@ -194,7 +194,7 @@ def test_banking(tmp_path: Path) -> None:
 
     assert (2, 1) == (len(scores), len({*scores}))
     assert (6, True) == (len(used), len(calls) > 6)
-    assert len(calls) == plain["tap_calls"] == routed["tap_calls"]
+    assert len(calls) == alone["tap_calls"] == routed["tap_calls"]
     assert {"engine": len(calls), "worker": len(calls)} == {
         service: sum(each["calls"] for each in routed["engines"] if each["service"] == service) for service in ("engine", "worker")
     }
