@@ -178,9 +178,9 @@ def hints_arrive(stack: Booted) -> set[str]:
 
 
 def test_banking(tmp_path: Path) -> None:
-    """Scores and number of calls are those of an engine alone, as with plain Dynamo (test_embedded). Workers, engines and log counted as many calls as the tap.
+    """Scores and number of calls are those of an engine alone, and so those of plain Dynamo (test_embedded).
 
-    The calls of the record have the names of the workers, and not that of the processor.
+    Workers, engines and log counted as many calls as the tap. The calls of the record name the workers, and not the processor.
     """
     said = run("", tmp_path, "--agentbench-limit=6", "--agentbench-ab=embedded,dynamo-thompson-embedded")
     scores = [suite["scores"]["tsq"]["mean"]["value"] for suite in said["suites"].values()]
