@@ -85,6 +85,8 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
             yield from opened.services.nodes.sentences
         if settings.keep in KEEPS:
             yield KEEPS[settings.keep]
+        if opened.metrics_server is not None:
+            yield f"metrics of this run at {opened.metrics_server.url}"
         yield from opened.redactor.advice
     if workers.sentence:
         yield workers.sentence

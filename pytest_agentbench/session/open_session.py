@@ -44,6 +44,7 @@ from pytest_agentbench.tap.protocol import Budgets
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.run_file import Run
+    from pytest_agentbench.session.metrics_server import MetricsServer
 
 
 class Hooks:
@@ -96,6 +97,7 @@ class OpenSession:
     hooks: Hooks
     losses: Losses
     environment: Future[Environment]  # code, packages and machine of this session
+    metrics_server: MetricsServer | None  # None without --agentbench-metrics-port
 
     @property
     def number(self) -> int:
@@ -107,14 +109,15 @@ def open_session(setup: Setup) -> OpenSession:
     """Creates or resumes the run directory, and starts the services in the background.
 
     Raises:
-        pytest.UsageError: Too few file descriptors for this concurrency, `auto` trials without a rule that ends them, a run that cannot be
-            resumed, or a reports directory that is not writable.
+        pytest.UsageError: Too few file descriptors for this concurrency, `auto` trials without a rule that ends them, a port for metrics
+            that is in use, a run that cannot be resumed, or a reports directory that is not writable.
     """
     redactor = make_redactor(setup)
     hooks = Hooks(setup.config, redactor)
     try:
         check_limit(setup.concurrency)
         refuse_endless(setup.settings.rounds, setup.gate, plays_recording=setup.backend.description.get("kind") == "recorded")
+        metrics_server = _open_metrics_server(setup)
         run = open_run(setup, hooks)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
@@ -149,7 +152,24 @@ def open_session(setup: Setup) -> OpenSession:
         sample_interval=setup.settings.sample_interval,
     )
     losses = Losses(redactor.plain)
-    return OpenSession(setup, run.directory, run.sessions, run.recorder, services, rounds, redactor, hooks, losses, surroundings)
+    opened = OpenSession(
+        setup, run.directory, run.sessions, run.recorder, services, rounds, redactor, hooks, losses, surroundings, metrics_server
+    )
+    if metrics_server is not None:
+        metrics_server.serve(opened)
+    return opened
+
+
+def _open_metrics_server(setup: Setup) -> MetricsServer | None:
+    """Returns the server of the run's metrics, which answers from `serve` on and is closed after the reports are written."""
+    if setup.settings.metrics_port is None:
+        return None
+    from pytest_agentbench.session.metrics_server import MetricsServer
+
+    server = MetricsServer(setup.settings.metrics_port)
+    setup.config.add_cleanup(server.close)
+    setup.backend.run_metrics = server.address
+    return server
 
 
 def _open_nodes(setup: Setup, pool_settings: PoolSettings, directory: Path, budgets: Budgets, log: NodeLog) -> SessionNodes:
