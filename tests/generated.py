@@ -1,6 +1,7 @@
 """Generates tables of the documentation: docs/run-json.md from records, docs/metrics.md from the registry, docs/export.md from columns.
 
-The tables of the keys of suite.yaml and of backends come from the models. `python -m tests.generated` writes all of them.
+The tables of the keys of suite.yaml and of backends come from the models, and the Grafana dashboard in backends/monitoring from its panels.
+`python -m tests.generated` writes all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Union
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
+from tests.grafana_dashboard import dashboard_text
 from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +25,7 @@ PAGE = ROOT / "docs" / "run-json.md"
 METRICS = ROOT / "docs" / "metrics.md"
 EXPORT = ROOT / "docs" / "export.md"
 TREND = ROOT / "docs" / "trend.md"
+DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
 
 
 def tables_of(name: str) -> Iterator[str]:
@@ -101,7 +104,7 @@ def generated() -> dict[Path, str]:
         EXPORT: {table: columns_of(table) for table in COLUMNS},
         **{ROOT / "docs" / name: tables for name, tables in YAML_TABLES.items()},
     }
-    return {path: page(path, tables) for path, tables in pages.items()}
+    return {DASHBOARD: dashboard_text(), **{path: page(path, tables) for path, tables in pages.items()}}
 
 
 if __name__ == "__main__":
