@@ -86,7 +86,7 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
         if settings.keep in KEEPS:
             yield KEEPS[settings.keep]
         if opened.metrics_server is not None:
-            yield f"metrics of this run at {opened.metrics_server.url}"
+            yield opened.metrics_server.sentence
         yield from opened.redactor.advice
     if workers.sentence:
         yield workers.sentence

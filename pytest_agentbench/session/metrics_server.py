@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.reports import openmetrics
 from pytest_agentbench.runs.builder import RunReader
-from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.session.results import main_scores
+from pytest_agentbench.runs.journal import FILE, read_journal
+from pytest_agentbench.session.results import MainScore, main_scores
 from pytest_agentbench.session.summary import run_so_far
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from pytest_agentbench.records import RolloutKey
     from pytest_agentbench.session.open_session import OpenSession
 
 HOST = "127.0.0.1"
@@ -32,46 +33,60 @@ PATIENCE = 10.0  # seconds until a silent connection is closed
 SHARE = 20  # The time between two computations of the metrics is at least this many times the duration of the last one.
 
 
-class RunMetrics:
-    """The metrics of a run that has not ended. Rollouts are read from its journal, each once. Safe to use from threads.
+class RolloutsSoFar:
+    """The rollouts of a run that has not ended, from its journal. Each is read once, unless one ran again. Not thread-safe."""
 
-    They are computed on request, and at most as often as costs 5 % of a core. Requests in between get the metrics of the last time.
+    def __init__(self, directory: Path, mains: Mapping[str, MainScore]) -> None:
+        """`directory` is that of the run, and `mains` has the main score of each `suite` or `suite-variant`."""
+        self._directory, self._mains = directory, mains
+        self._forget()
+
+    def _forget(self) -> None:
+        self._reader = RunReader()
+        self._sessions: dict[RolloutKey, int] = {}  # rollout that was read -> number of the session in which it ran
+        self._offset = 0  # bytes of the journal that were read for certain
+
+    def read(self) -> RunReader:
+        """Reads the rollouts that were recorded since the last call. Returns a reader with all of them, which the next call may change."""
+        if not self._read_on():
+            self._forget()
+            self._read_on()
+        return self._reader
+
+    def _read_on(self) -> bool:
+        """Reads new rollouts. Returns False if one of them replaces a rollout that was read before, so that all have to be read again."""
+        end = (self._directory / FILE).stat().st_size
+        for each in read_journal(self._directory, lambda _: None, self._offset):  # Damaged lines are reported at the end.
+            if each.kind == "scenario" and each.key.group in self._mains:
+                if each.key not in self._sessions:
+                    self._sessions[each.key] = each.session
+                    self._reader.add(each, *self._mains[each.key.group])
+                elif self._sessions[each.key] != each.session:  # otherwise it was recorded during the last call, after `end` was read
+                    return False
+        self._offset = end
+        return True
+
+
+class RunMetrics:
+    """The metrics of a run that has not ended. Safe to use from threads.
+
+    They are computed on request, at most as often as costs 5 % of a core. Requests in between get the metrics of the last time.
     """
 
     def __init__(self, opened: OpenSession) -> None:
         self._opened = opened
-        self._mains = main_scores(opened.setup.discovered.compiled)
+        self._rollouts = RolloutsSoFar(opened.directory, main_scores(opened.setup.discovered.compiled))
         self._lock = threading.Lock()
-        self._read, self._offset = RunReader(), 0  # rollouts so far, and where the next ones begin in the journal
-        self._keys: set[RolloutKey] = set()  # rollouts that were read
         self._text, self._due = b"", 0.0  # last result, and the earliest time for the next one in seconds, time.monotonic()
 
     def text(self) -> bytes:
         """Returns the metrics in the OpenMetrics format."""
         with self._lock:
             if (began := time.monotonic()) >= self._due:
-                self._text = self._compute()
+                self._text = openmetrics.text(run_so_far(self._opened, self._rollouts.read()), self._of_session())
                 ended = time.monotonic()
                 self._due = ended + SHARE * (ended - began)
             return self._text
-
-    def _compute(self) -> bytes:
-        if not self._read_on():
-            self._read, self._offset, self._keys = RunReader(), 0, set()
-            self._read_on()
-        return openmetrics.text(run_so_far(self._opened, self._read), self._of_session())
-
-    def _read_on(self) -> bool:
-        """Reads the rollouts that were recorded since the last call. Returns False if one of them replaces a rollout that was read."""
-        end = self._opened.recorder.path.stat().st_size
-        for each in read_journal(self._opened.directory, lambda _: None, self._offset):  # Damaged lines are reported at the end.
-            if each.kind == "scenario" and each.key.group in self._mains:
-                if each.key in self._keys:
-                    return False
-                self._keys.add(each.key)
-                self._read.add(each, *self._mains[each.key.group])
-        self._offset = end
-        return True
 
     def _of_session(self) -> Iterator[Metric]:
         """Yields the metrics that only a session that runs has."""
@@ -104,8 +119,9 @@ class MetricsServer(ThreadingHTTPServer):
         return f"{HOST}:{self.server_port}"
 
     @property
-    def url(self) -> str:
-        return f"http://{self.address}{PATH}"
+    def sentence(self) -> str:
+        """A line for the user with the URL of the metrics."""
+        return f"metrics of this run at http://{self.address}{PATH}"
 
     def serve(self, opened: OpenSession) -> None:
         """Begins to answer requests for the metrics of a session, in threads."""

@@ -157,6 +157,8 @@ def open_session(setup: Setup) -> OpenSession:
     )
     if metrics_server is not None:
         metrics_server.serve(opened)
+        if setup.config.get_verbosity() < 0:  # Without the header, this is the only place that has a free port's number.
+            notices.put(metrics_server.sentence)
     return opened
 
 

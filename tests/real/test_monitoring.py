@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.backends.machine.virtual_environments import home_of, is_whole
 from tests.monitored_session import NOT_IN_MOCKERS, PATIENCE, monitored_session, needs_prometheus
 from tests.waits import wait_for
 
 
 @needs_prometheus
+@pytest.mark.skipif(not is_whole(home_of("dynamo")), reason="NOT TESTED with Dynamo: agentbench env create dynamo")
 @pytest.mark.timeout(600)
 def test_dynamo(tmp_path: Path) -> None:
     """Prometheus reads frontend, workers and run. Each query of the dashboard and each rule has a series, except those of other engines.
