@@ -1,4 +1,4 @@
-"""Builds the Grafana dashboard in backends/monitoring from its panels, with Grafana's own library. `python -m tests.generated` writes it."""
+"""Builds the Grafana dashboard in backends/monitoring with Grafana's own library. `python -m tests.generated` writes it."""
 
 from __future__ import annotations
 

@@ -55,9 +55,15 @@ if __name__ == "__main__":
     options = parser.parse_args()
     program = shutil.which("prometheus")
     if program is None:
-        sys.exit("start_prometheus.py: there is no program `prometheus` on the PATH; install it, for example with apt-get install prometheus")
+        sys.exit(
+            "start_prometheus.py: there is no program `prometheus` on the PATH; install it, for example with apt-get install prometheus"
+        )
     options.folder.mkdir(parents=True, exist_ok=True)
     file = options.folder / "prometheus.yml"
     file.write_text(json.dumps(configuration(options.targets, options.run_metrics), indent=1), encoding="utf-8")  # JSON is YAML
-    arguments = (f"--config.file={file}", f"--storage.tsdb.path={options.folder / 'data'}", f"--web.listen-address=127.0.0.1:{options.port}")
+    arguments = (
+        f"--config.file={file}",
+        f"--storage.tsdb.path={options.folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{options.port}",
+    )
     os.execv(program, [program, *arguments, "--log.level=warn"])

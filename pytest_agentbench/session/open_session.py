@@ -104,6 +104,14 @@ class OpenSession:
         """The number of this session within its run, counted from 1."""
         return self.sessions[-1].number
 
+    @property
+    def sentences(self) -> Iterator[str]:
+        """Yields the lines of the header about node workers and about the metrics of the run."""
+        if self.services.nodes is not None:
+            yield from self.services.nodes.sentences
+        if self.metrics_server is not None:
+            yield self.metrics_server.sentence
+
 
 def open_session(setup: Setup) -> OpenSession:
     """Creates or resumes the run directory, and starts the services in the background.
@@ -152,14 +160,11 @@ def open_session(setup: Setup) -> OpenSession:
         sample_interval=setup.settings.sample_interval,
     )
     losses = Losses(redactor.plain)
-    opened = OpenSession(
+    if metrics_server is not None and setup.config.get_verbosity() < 0:
+        notices.put(metrics_server.sentence)  # No header names the port.
+    return OpenSession(
         setup, run.directory, run.sessions, run.recorder, services, rounds, redactor, hooks, losses, surroundings, metrics_server
     )
-    if metrics_server is not None:
-        metrics_server.serve(opened)
-        if setup.config.get_verbosity() < 0:  # Without the header, this is the only place that has a free port's number.
-            notices.put(metrics_server.sentence)
-    return opened
 
 
 def _open_metrics_server(setup: Setup) -> MetricsServer | None:
