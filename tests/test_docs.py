@@ -32,6 +32,7 @@ from typing import NamedTuple
 import fastjsonschema
 import kubernetes_validate
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from pytest_agentbench.agents import AGENTS
@@ -265,6 +266,8 @@ def load(path: Path) -> None:
     match path.suffix:
         case ".yaml":
             load_yaml(path, text)
+        case ".yml":
+            yaml.safe_load(text)  # `promtool` checks it in tests/backends/test_backend_monitoring.py.
         case ".json":
             json.loads(text)
         case ".jsonl":
