@@ -25,9 +25,12 @@ def test_a_rollout_that_ran_again_counts_once(tmp_path: Path) -> None:
     so_far = RolloutsSoFar(tmp_path, {"shop": MainScore("tsq", Scale())})
 
     with Journal(tmp_path) as journal:
-        counts = []
+        counts, sizes = [], []
         for rollouts in ((first,), (), (other,), (again,)):
             append(journal, *rollouts)
-            counts.append({status: count for status, count in so_far.read().suites["shop"].statuses.items() if count})
+            reader = so_far.read()
+            counts.append({status: count for status, count in reader.suites["shop"].statuses.items() if count})
+            sizes.append(len(reader.frame.scenarios().rollouts["session"]))
 
     assert [{"infra_error": 1}, {"infra_error": 1}, {"infra_error": 1, "ok": 1}, {"ok": 2}] == counts
+    assert [1, 1, 2, 2] == sizes
