@@ -153,6 +153,7 @@ def run_logs(options: argparse.Namespace) -> None:
             f"{facts.logs or 'an unknown folder'} contains no log of {options.service or 'any service'}; "
             f"services with a log: {known or 'none'}"
         )
+    assert facts.logs is not None  # It has files.
     places = {file: file.stat().st_size for file in files}
     for file in files:
         print(f"==> {file}")
