@@ -187,6 +187,8 @@ class Reader:
             for command in block.commands:
                 if why_not(block, command) in ("", self.has):
                     self.run(block, command)
+                else:
+                    self.output = None  # A text below is not the output of an earlier command.
         elif block.language != "text":
             self.output = None
             self.write(block)
