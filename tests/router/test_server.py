@@ -57,7 +57,8 @@ def test_sessions_hints_metrics_and_log(engines: list[str], start_router: StartR
     assert {(2, "LOW", 3), (1, "LOW", 3), (0, "LOW", 3)} == {(each.reuse, each.osl, each.total) for each in decisions}
     assert 18 == len(decisions) == metric(page, "thompson_router_decisions_total")
     assert 18 == metric(page, "thompson_router_feedback_latency_seconds_count")
-    assert (stayed, 12 - stayed) == (metric(page, "thompson_router_sticky_decisions_total"), metric(page, "thompson_router_switch_decisions_total"))
+    counted = tuple(metric(page, f"thompson_router_{kind}_decisions_total") for kind in ("sticky", "switch"))
+    assert (stayed, 12 - stayed) == counted
     assert (0, 0, 0) == tuple(
         metric(page, f"thompson_router_{name}") for name in ("pending_decisions", "prefix_state_size", "timeout_penalties_total")
     )
