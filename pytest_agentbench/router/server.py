@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import aiohttp
-import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pytest_agentbench.router.config import WHERE, RouterConfig
 from pytest_agentbench.router.decision_log import DecisionLog, LoggedDecision
-from pytest_agentbench.router.engine_watch import EngineWatch
+from pytest_agentbench.router.engine_watch import EngineWatch, WatchedEngine
 from pytest_agentbench.router.features import CallHints, WorkerLoad
-from pytest_agentbench.router.forwarding import UNREACHABLE, EngineCall, read_body
+from pytest_agentbench.router.forwarding import UNREACHABLE, EngineCall, error_response, read_body
 from pytest_agentbench.router.hints import SentHints, SessionBudgets, WrongHint, read_hints
 from pytest_agentbench.router.router_metrics import RouterMetrics
 from pytest_agentbench.router.seen_prompts import BYTES_PER_TOKEN, blocks_of, prompt_bytes
 from pytest_agentbench.router.thompson import Ending, Routed, ThompsonRouter
+from pytest_agentbench.router.worker_routes import WorkerRoutes
 
 LARGEST_BODY = 1 << 27  # bytes
 CONNECT_LIMIT = 10.0  # time limit of a connection to an engine, seconds
@@ -32,6 +32,7 @@ class _Call:
     sent: SentHints
     hints: CallHints
     routed: Routed
+    engine: WatchedEngine
     load: WorkerLoad
     began: float  # seconds, time.monotonic()
     at: float  # seconds since 1970
@@ -58,6 +59,7 @@ class RouterServer:
         application = web.Application(client_max_size=LARGEST_BODY)
         application.router.add_get("/health", self._health)
         application.router.add_get("/metrics", self._metrics_page)
+        WorkerRoutes(self._watch, self._router).add_to(application.router)
         application.router.add_get("/v1/{path:.*}", self._from_any_engine)
         application.router.add_post("/v1/{path:.*}", self._route)
         application.cleanup_ctx.append(self._running)
@@ -83,9 +85,10 @@ class RouterServer:
         call = EngineCall(self._client, request, await request.read())
         for id, engine in self._watch.alive.items():
             try:
-                return await call.forward(engine.url, id) or error_response(502, f"the engine {id} gave no answer")
+                with self._watch.calling(engine):
+                    return await call.forward(engine.url, id) or error_response(502, f"the engine {id} gave no answer")
             except UNREACHABLE:
-                self._lost(id)
+                self._lost(engine)
         return error_response(503, "no engine can be reached")
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
@@ -105,7 +108,7 @@ class RouterServer:
             try:
                 return await self._forward(call, engine_call)
             except UNREACHABLE:
-                self._lost(str(call.routed.worker))
+                self._lost(call.engine)
         return error_response(503, "no engine can be reached")
 
     def _choose(self, sent: SentHints, hints: CallHints, blocks: list[int]) -> _Call | None:
@@ -113,22 +116,23 @@ class RouterServer:
         if (routed := self._router.choose(hints, loads)) is None:
             return None
         self._metrics.count_decision(hints, routed)
-        worker = str(routed.worker)
-        self._watch.all[worker].prompts.add(blocks)
-        return _Call(sent, hints, routed, loads[worker], time.monotonic(), time.time())
+        engine = self._watch.all[str(routed.worker)]
+        engine.prompts.add(blocks)
+        return _Call(sent, hints, routed, engine, loads[engine.id], time.monotonic(), time.time())
 
     async def _forward(self, call: _Call, engine_call: EngineCall) -> web.StreamResponse:
-        worker = str(call.routed.worker)
+        engine = call.engine
         ending: Ending = "disconnected"
         try:
-            response = await engine_call.forward(self._watch.all[worker].url, worker)
+            with self._watch.calling(engine):
+                response = await engine_call.forward(engine.url, engine.id)
             ending = _ending(engine_call)
         except UNREACHABLE:
             ending = "unjudged"
             raise
         finally:
             self._end(call, engine_call, ending)
-        return response or error_response(502, f"the engine {worker} broke the connection before it answered")
+        return response or error_response(502, f"the engine {engine.id} broke the connection before it answered")
 
     def _end(self, call: _Call, engine_call: EngineCall, ending: Ending) -> None:
         """Learns from the end of a call, counts it, and logs it."""
@@ -161,10 +165,11 @@ class RouterServer:
         self._metrics.count_end(ended)
         self._log.write(ended)
 
-    def _lost(self, id: str) -> None:
+    def _lost(self, engine: WatchedEngine) -> None:
         """Notes that an engine refuses connections, and forgets what is known of it."""
-        self._watch.all[id].mark_dead()
-        self._router.forget(id)
+        engine.mark_dead()
+        if self._watch.is_current(engine):
+            self._router.forget(engine.id)
 
     @property
     def _client(self) -> aiohttp.ClientSession:
@@ -178,9 +183,3 @@ def _ending(call: EngineCall) -> Ending:
     if call.is_broken or status is None or status >= 500 or status in (408, 429):
         return "failed"
     return "answered" if status < 400 else "unjudged"
-
-
-def error_response(status: int, message: str, kind: str = "router_error") -> web.Response:
-    """Returns an error in the format of OpenAI's API."""
-    body = {"error": {"message": f"router: {message}", "type": kind, "param": None, "code": status}}
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
