@@ -168,9 +168,6 @@ def test_the_fault_table(preset: str, tmp_path: Path, start_router: StartRouter)
         listed = {*cluster.workers()}
     failed = [each for each in load.calls if each.status != 200]
     logged = [each for each in router.decisions() if each.ending == "failed"]
-    print(
-        f"{preset}: {len(load.calls)} calls, {len(failed)} failed, {sum(each.began <= dead for each in failed)} before the death was complete"
-    )
 
     assert {killed[1], suspended[1], joined} == listed
     assert [] == [each for each in failed if each.began > dead]

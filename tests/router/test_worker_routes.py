@@ -39,10 +39,7 @@ def test_join_and_leave(tmp_path: Path, start_router: StartRouter) -> None:
         empty = router.chat().status_code
 
     assert 202 == added.status_code
-    assert {"status": "accepted", "worker_id": second, "url": b, "location": f"/workers/{second}"} == (
-        added.status_code,
-        added.json(),
-    )
+    assert {"status": "accepted", "worker_id": second, "url": b, "location": f"/workers/{second}"} == added.json()
     assert ({"a", "b"}, {"a"}) == (both, rest)
     assert (409, 202, 202, 503) == (again.status_code, removed.status_code, last.status_code, empty)
     assert f'beta_alpha{{worker_id="{first}"}}' in page
