@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -49,14 +49,8 @@ class Router(ABC):
         """Removes an engine. Calls in flight there may end."""
 
     @abstractmethod
-    async def wait(self) -> None:
-        """Waits until the router has exactly the engines `FIRST`."""
-
     async def restore(self) -> None:
-        """Undoes the changes of a block."""
-        await self.leave(JOINS)
-        await self.join(LEAVES)
-        await self.wait()
+        """Undoes the changes of a block, and waits until the router has exactly the engines `FIRST`."""
 
     def stop(self) -> None:
         """Ends the router."""
@@ -82,12 +76,20 @@ class HttpRouter(Router):
     async def leave(self, engine: int) -> None:
         await self._request("DELETE", f"/workers/{await self._name(self.engines[engine])}")
 
-    async def wait(self) -> None:
-        wanted = {self.engines[number] for number in FIRST}
+    async def restore(self) -> None:
+        # smg lists an engine that leaves for five more seconds, and refuses it meanwhile.
+        await self.leave(JOINS)
+        await self._wait([number for number in FIRST if number != LEAVES])
+        await self.join(LEAVES)
+        await self._wait(FIRST)
+
+    async def _wait(self, engines: Iterable[int]) -> None:
+        """Waits until the router has exactly these engines, and all of them are healthy."""
+        wanted = {self.engines[number]: True for number in engines}
         deadline = time.monotonic() + BOOT_LIMIT
-        while {each["url"] for each in await self._workers() if each["is_healthy"]} != wanted:
+        while {each["url"]: each["is_healthy"] for each in await self._workers()} != wanted:
             if time.monotonic() > deadline:
-                raise BenchmarkError(f"{self.url}: the router has not all engines after {BOOT_LIMIT:g} s: {await self._workers()}")
+                raise BenchmarkError(f"{self.url}: the router does not have its engines after {BOOT_LIMIT:g} s: {await self._workers()}")
             await asyncio.sleep(0.1)
 
     async def _name(self, url: str) -> str:
@@ -121,7 +123,7 @@ class ThompsonHttpRouter(HttpRouter):
         }
         self._child = Child("pytest_agentbench.router", config, self.folder / f"thompson-{self.preset}.log")
         self.url = f"http://127.0.0.1:{self._child.ready(Listening).port}"
-        await self.wait()
+        await self._wait(FIRST)
 
     def stop(self) -> None:
         self._child.stop()
@@ -152,7 +154,7 @@ class RustRouter(HttpRouter):
             [str(home(self.environment) / "bin" / program), *words, *options, "--worker-urls", *engines],
             {"RUST_LOG": "warn"},
         )
-        await self.wait()
+        await self._wait(FIRST)
 
 
 class VllmRouter(RustRouter):
@@ -193,7 +195,7 @@ class DynamoKv(Router):
             self._prepare(number)
             if number in FIRST:
                 await self.join(number)
-        await self.wait()
+        await self._wait()
 
     async def join(self, engine: int) -> None:
         stdin = self._workers[engine].stdin
@@ -210,10 +212,10 @@ class DynamoKv(Router):
             await asyncio.to_thread(end, self._workers[number])
             self._prepare(number)
         await self.join(LEAVES)
-        await self.wait()
+        await self._wait()
 
-    async def wait(self) -> None:
-        """Waits until each engine has answered a call through the frontend, and until the reserve is ready to join."""
+    async def _wait(self) -> None:
+        """Waits until the workers of the engines `FIRST` are registered, and until the reserve is ready to join."""
         deadline = time.monotonic() + BOOT_LIMIT
         while not await self._has_all():
             if time.monotonic() > deadline:
