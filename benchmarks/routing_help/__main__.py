@@ -82,11 +82,11 @@ def main() -> None:
     parser.add_argument("--conditions", nargs="+", choices=names, default=names, help="conditions to measure (default: all)")
     parser.add_argument("--table", type=Path, help="file of the page of results (default: print it)")
     parser.add_argument("--blocks", type=Path, help="file to which what was measured is written as JSON")
-    parser.add_argument("--from-blocks", type=Path, help="write the page from this file and measure nothing")
+    parser.add_argument("--from-blocks", type=Path, nargs="+", default=[], help="write the page from these files and measure nothing")
     options = parser.parse_args()
     parts: dict[str, Part] = {}
-    if options.from_blocks:
-        parts = codec.read(dict[str, Part], json.loads(options.from_blocks.read_text(encoding="utf-8")))
+    for file in options.from_blocks:
+        parts |= codec.read(dict[str, Part], json.loads(file.read_text(encoding="utf-8")))
     for condition in () if options.from_blocks else (each for each in CONDITIONS if each.name in options.conditions):
         with TemporaryDirectory() as folder:
             parts[condition.name] = asyncio.run(measure(condition, options.rounds, Path(folder)))

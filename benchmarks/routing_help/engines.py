@@ -18,8 +18,7 @@ from pytest_agentbench.lib.wire import Listening
 MODEL = "tiny"
 ENGINES = 5  # the last one is a reserve, which joins in one of the conditions
 FIRST = range(4)  # engines of a router at the beginning of a block
-LEAVES, JOINS = 3, 4  # engine that leaves, and engine that joins
-SLOW = 3
+FOURTH, RESERVE = 3, 4  # engine that is slow or leaves, and engine that joins
 SLOWER = 4  # factor of all times of the slow engine
 ANSWER = 16  # tokens
 
@@ -43,7 +42,7 @@ class Condition:
 
 CONDITIONS: Sequence[Condition] = (
     Condition("alike", "Engines alike", {}),
-    Condition("slow", f"One of four engines is {SLOWER} times slower", {SLOW: SLOWER}),
+    Condition("slow", f"One of four engines is {SLOWER} times slower", {FOURTH: SLOWER}),
     Condition("changing", "One engine leaves and another one joins in each block", {}, is_changing=True),
 )
 

@@ -11,7 +11,7 @@ from random import Random
 
 import aiohttp
 
-from benchmarks.routing_help.engines import ANSWER, JOINS, LEAVES, MODEL, SLOW, Condition, counts, reset
+from benchmarks.routing_help.engines import ANSWER, FOURTH, MODEL, RESERVE, Condition, counts, reset
 from benchmarks.routing_help.routers import Router
 from pytest_agentbench.suites.suite import Scenario
 from scenarios.sessions.sessions import load
@@ -42,7 +42,7 @@ class Block:
 
     sessions: tuple[Session, ...]
     hit_ratio: float  # share of the prompt tokens that were cached, 0 to 1
-    at_slow: float  # share of the prompt tokens that the engine number `engines.SLOW` got, 0 to 1
+    at_fourth: float  # share of the prompt tokens that the fourth engine got, 0 to 1
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ async def run_block(round_: Round, condition: Condition, router: Router, urls: S
         after = await counts(http, urls)
     asked = [new.asked - old.asked for new, old in zip(after, before, strict=True)]
     cached = sum(new.cached - old.cached for new, old in zip(after, before, strict=True))
-    return Block(tuple(sessions), cached / sum(asked), asked[SLOW] / sum(asked))
+    return Block(tuple(sessions), cached / sum(asked), asked[FOURTH] / sum(asked))
 
 
 async def _change(router: Router) -> None:
     await asyncio.sleep(LEAVES_AT)
-    await router.leave(LEAVES)
+    await router.leave(FOURTH)
     await asyncio.sleep(JOINS_AT - LEAVES_AT)
-    await router.join(JOINS)
+    await router.join(RESERVE)
 
 
 async def _session(http: aiohttp.ClientSession, url: str, plan: Scenario, name: str, start: float) -> Session:

@@ -25,9 +25,10 @@ class ArmResult:
     interval: BootstrapMean | None  # of `p50`; None if it has none
     p90: float  # of all sessions, seconds
     hit_ratio: float  # mean share of the prompt tokens that were cached, 0 to 1
-    at_slow: float  # mean share of the prompt tokens that the fourth engine got, 0 to 1
+    at_fourth: float  # mean share of the prompt tokens that the fourth engine got, 0 to 1
     calls: int
     failed: int  # calls without an answer
+    failed_sessions: float  # share of the sessions in which a call failed, 0 to 1
     ratio: Decision | None  # p50 of the first arm divided by that of this arm; None for the first arm
     ratio_p90: Decision | None
 
@@ -61,12 +62,13 @@ def _result(blocks: Sequence[Block], ratio: Decision | None, ratio_p90: Decision
     sessions = [session for block in blocks for session in block.sessions]
     return ArmResult(
         p50=float(medians.mean()),
-        interval=percentile_t(medians, Clusters.of(range(len(medians)))),
+        interval=percentile_t(medians, Clusters.of(range(len(medians)))) if len(medians) > 1 else None,
         p90=percentile([value for each in times for value in each], 90) or 0.0,
         hit_ratio=fmean(block.hit_ratio for block in blocks),
-        at_slow=fmean(block.at_slow for block in blocks),
+        at_fourth=fmean(block.at_fourth for block in blocks),
         calls=sum(session.calls for session in sessions),
         failed=sum(session.failed for session in sessions),
+        failed_sessions=fmean(session.failed > 0 for session in sessions),
         ratio=ratio,
         ratio_p90=ratio_p90,
     )

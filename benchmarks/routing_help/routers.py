@@ -17,7 +17,7 @@ import aiohttp
 from yarl import URL
 
 from benchmarks.measurement import BenchmarkError, BenchmarkSkipped
-from benchmarks.routing_help.engines import FIRST, JOINS, LEAVES, MODEL
+from benchmarks.routing_help.engines import FIRST, FOURTH, MODEL, RESERVE
 from pytest_agentbench.backends.machine.virtual_environments import find_environment
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.wire import Listening
@@ -78,9 +78,9 @@ class HttpRouter(Router):
 
     async def restore(self) -> None:
         # smg lists an engine that leaves for five more seconds, and refuses it meanwhile.
-        await self.leave(JOINS)
-        await self._wait([number for number in FIRST if number != LEAVES])
-        await self.join(LEAVES)
+        await self.leave(RESERVE)
+        await self._wait([number for number in FIRST if number != FOURTH])
+        await self.join(FOURTH)
         await self._wait(FIRST)
 
     async def _wait(self, engines: Iterable[int]) -> None:
@@ -191,7 +191,7 @@ class DynamoKv(Router):
         self.url = f"http://127.0.0.1:{port}"
         options = ["--policy=kv", "--http-host=127.0.0.1", f"--http-port={port}", "--no-router-kv-events"]
         self.run("dynamo-frontend", [self._python, str(BACKENDS / "dynamo_frontend.py"), *options], self._variables())
-        for number in (*FIRST, JOINS):
+        for number in (*FIRST, RESERVE):
             self._prepare(number)
             if number in FIRST:
                 await self.join(number)
@@ -207,11 +207,11 @@ class DynamoKv(Router):
         self._workers[engine].send_signal(signal.SIGTERM)
 
     async def restore(self) -> None:
-        await self.leave(JOINS)
-        for number in (LEAVES, JOINS):
+        await self.leave(RESERVE)
+        for number in (FOURTH, RESERVE):
             await asyncio.to_thread(end, self._workers[number])
             self._prepare(number)
-        await self.join(LEAVES)
+        await self.join(FOURTH)
         await self._wait()
 
     async def _wait(self) -> None:
@@ -223,7 +223,7 @@ class DynamoKv(Router):
             await asyncio.sleep(0.2)
 
     async def _has_all(self) -> bool:
-        held = self.folder / f"held-{JOINS}"
+        held = self.folder / f"held-{RESERVE}"
         registered = [self.folder / f"registered-{number}" for number in FIRST]
         return held.exists() and all(file.exists() for file in registered) and await self._answers()
 
@@ -259,13 +259,16 @@ class DynamoKv(Router):
 
 #: Name of an arm -> its router, and what it is. The first is compared with each of the others.
 ARMS: Mapping[str, tuple[Callable[[Sequence[str], Path], Router], str]] = {
-    "thompson sticky": (Sticky, "this package's router with the preset `sticky`"),
-    "thompson nat": (Nat, "the same with the constants of the NeMo Agent Toolkit"),
+    "thompson sticky": (Sticky, "this package's router, preset `sticky`"),
+    "thompson nat": (Nat, "this package's router, preset `nat`: the constants of the NeMo Agent Toolkit"),
     "round robin": (RoundRobin, "vllm-router, `round_robin`"),
-    "plain KV": (DynamoKv, "NVIDIA Dynamo's frontend, policy `kv` without session affinity, with a worker before each engine"),
+    "plain KV": (DynamoKv, "NVIDIA Dynamo's frontend, policy `kv` without affinity, with a worker before each engine"),
     "session affinity": (ConsistentHashing, "smg, `consistent_hashing` by the session's id"),
     "sticky least loaded": (StickyLeastLoaded, "vllm-router, `sticky_least_loaded`"),
 }
+
+#: Arms that keep each session on one engine.
+AFFINITY = ("session affinity", "sticky least loaded")
 
 
 def home(environment: str) -> Path:
