@@ -20,7 +20,7 @@ from pytest_agentbench.router.thompson import Ending, ThompsonRouter
 
 CALLS = 1_000_000
 STEP = 0.01  # seconds between two calls, on the router's clock
-CHANGE = 0.001  # probability that a worker joins or leaves before a call
+CHANGE = 0.001  # a worker joins or leaves before this share of the calls
 FEWEST, MOST = 1, 6  # workers
 LEVELS: Sequence[HintLevel] = ("LOW", "MEDIUM", "HIGH")
 ENDINGS: Sequence[Ending] = ("answered", "answered", "answered", "failed", "disconnected", "unjudged")
@@ -40,14 +40,17 @@ class State:
     memory: list[int] = field(default_factory=list)  # most memory of the process after each tenth of the calls, bytes
 
 
-def route(calls: int, preset: str, seed: int = 0, **limits: int) -> State:
-    """Routes calls and returns what was seen. `limits` replace constants of the preset."""
+def route(calls: int, preset: str, seed: int = 0, change: float = CHANGE, **limits: int) -> State:
+    """Routes calls and returns what was seen.
+
+    A worker joins or leaves before a share `change` of the calls. `limits` replace constants of the preset.
+    """
     random, state, now = Random(seed), State(), 0.0
     router = ThompsonRouter(PRESETS[preset].model_copy(update=limits), seed, lambda: now)
     workers, newest = {0, 1}, 1
     for number in range(calls):
         now += STEP
-        if random.random() < CHANGE:
+        if random.random() < change:
             state.changes += 1
             if len(workers) < MOST and (len(workers) == FEWEST or random.random() < 0.5):
                 newest += 1

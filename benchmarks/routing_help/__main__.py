@@ -12,13 +12,13 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measurement import Surroundings
 from benchmarks.routing_help.engines import CONDITIONS, Condition, engines
-from benchmarks.routing_help.load import Block, make_round, run_block
+from benchmarks.routing_help.load import Block, delays, make_round, run_block
 from benchmarks.routing_help.page import page
 from benchmarks.routing_help.results import Blocks
 from benchmarks.routing_help.routers import ARMS, Router
@@ -33,6 +33,7 @@ class Part:
 
     blocks: dict[str, tuple[Block, ...]]  # arm -> its blocks
     circumstances: str
+    delays: dict[str, float] = field(default_factory=dict)  # arm -> milliseconds that its router adds to a short call
 
 
 def order(round_: int) -> list[str]:
@@ -57,7 +58,8 @@ async def measure(condition: Condition, rounds: int, folder: Path) -> Part:
                 if number:
                     blocks[arm].append(block)
             print(f"{condition.name}: round {number} of {rounds}", flush=True)
-    return Part({arm: tuple(each) for arm, each in blocks.items()}, str(surroundings))
+        added = await delays({arm: router.url for arm, router in all_routers.items()}, urls[0])
+    return Part({arm: tuple(each) for arm, each in blocks.items()}, str(surroundings), added)
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def main() -> None:
     blocks: dict[str, Blocks] = {name: part.blocks for name, part in parts.items()}
     machine = f"on {os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}"
     command = "python -m benchmarks.routing_help --table benchmarks/routing-help-results.md"
-    text = page(blocks, {name: part.circumstances for name, part in parts.items()}, command, machine)
+    text = page(blocks, {name: (part.circumstances, part.delays) for name, part in parts.items()}, command, machine)
     if options.table:
         options.table.write_text(text, encoding="utf-8")
     else:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import aiohttp
 
+from benchmarks.measurement import BenchmarkError
 from benchmarks.routing_help.engines import ANSWER, FOURTH, MODEL, RESERVE, Condition, counts, reset
 from benchmarks.routing_help.routers import Router
 from pytest_agentbench.suites.suite import Scenario
@@ -22,6 +24,7 @@ CALLS = (5, 8)
 THINK_S = 0.1  # mean pause between an answer and the next call, seconds
 ARRIVAL_S = 2.0  # time in which the sessions of a block begin, seconds
 LEAVES_AT, JOINS_AT = 1.2, 2.2  # seconds after the beginning of a block
+SHORT_CALLS = 21  # of each router, which measure the time that it needs for itself
 CALL_LIMIT = 60.0  # time limit of a call, seconds
 
 
@@ -84,6 +87,21 @@ async def run_block(round_: Round, condition: Condition, router: Router, urls: S
     return Block(tuple(sessions), cached / sum(asked), asked[FOURTH] / sum(asked))
 
 
+async def delays(urls: Mapping[str, str], engine: str) -> dict[str, float]:
+    """Returns how many milliseconds a short call takes longer through each router than at an engine: medians of calls that alternate."""
+    times: dict[str, list[float]] = {name: [] for name in ("", *urls)}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
+        for number in range(SHORT_CALLS):
+            for name, url in {"": engine, **urls}.items():
+                headers = {"x-session-id": f"short-{number}", "x-smg-routing-key": f"short-{number}"}
+                began = time.monotonic()
+                if not await _is_answered(http, url, [{"role": "user", "content": "Hello"}], headers, 1):
+                    raise BenchmarkError(f"{url}: a short call was not answered")
+                times[name].append((time.monotonic() - began) * 1000)
+    alone = median(times.pop(""))
+    return {name: median(each) - alone for name, each in times.items()}
+
+
 async def _change(router: Router) -> None:
     await asyncio.sleep(LEAVES_AT)
     await router.leave(FOURTH)
@@ -112,8 +130,10 @@ async def _session(http: aiohttp.ClientSession, url: str, plan: Scenario, name: 
     return Session(plan.id, began, time.monotonic() - began, 1 + len(later), failed)
 
 
-async def _is_answered(http: aiohttp.ClientSession, url: str, messages: Sequence[object], headers: dict[str, str]) -> bool:
-    body = {"model": MODEL, "messages": messages, "max_tokens": ANSWER}
+async def _is_answered(
+    http: aiohttp.ClientSession, url: str, messages: Sequence[object], headers: dict[str, str], tokens: int = ANSWER
+) -> bool:
+    body = {"model": MODEL, "messages": messages, "max_tokens": tokens}
     try:
         async with http.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
             return answer.status == 200 and bool((await answer.json())["choices"])

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.routing_help.engines import AT_ONCE, CACHE, CONDITIONS, FIRST, SLOWER, SPEED, Condition
-from benchmarks.routing_help.load import ARRIVAL_S, CALLS, JOINS_AT, LEAVES_AT, SESSIONS, THINK_S
+from benchmarks.routing_help.load import ARRIVAL_S, CALLS, JOINS_AT, LEAVES_AT, SESSIONS, SHORT_CALLS, THINK_S
 from benchmarks.routing_help.results import ArmResult, Blocks, results
 from benchmarks.routing_help.routers import AFFINITY, ARMS
 from pytest_agentbench.stats.decisions import FAIL, PASS, Decision
 
+Circumstances = tuple[str, Mapping[str, float]]  # what else the machine did; arm -> milliseconds that its router adds to a short call
+
 OWN = next(iter(ARMS))
 
 
-def page(blocks: Mapping[str, Blocks], circumstances: Mapping[str, str], command: str, machine: str) -> str:
+def page(blocks: Mapping[str, Blocks], circumstances: Mapping[str, Circumstances], command: str, machine: str) -> str:
     """Returns the page. `blocks` and `circumstances` have an entry for each condition."""
     known = [condition for condition in CONDITIONS if condition.name in blocks]
     rounds = min(len(each) for arms in blocks.values() for each in arms.values())
     arms = "\n".join(f"- `{name}`: {about}" for name, (_, about) in ARMS.items())
     parts = "\n\n".join(_part(condition, results(blocks[condition.name])) for condition in known)
-    others = "\n".join(f"  - {condition.title}: {circumstances[condition.name]}." for condition in known)
+    others = "\n".join(f"  - {condition.title}: {circumstances[condition.name][0]}." for condition in known)
     speed = f"{SPEED['ttft_ms']:g} ms to the first token, {SPEED['itl_ms']:g} ms for each further one"
     prefill, cache = f"{SPEED['prefill_ms_per_1k']:g} ms", f"{CACHE['kv_blocks']} blocks of {CACHE['block_size']} tokens"
+    added = next((each for _, each in (circumstances[condition.name] for condition in known) if each), {})
+    delays = f"- **The routers themselves.** {_delays(added)}\n" if added else ""
     return f"""# Where the Thompson-sampling router helps
 
 Made by `{command}` {machine}.
@@ -44,7 +48,7 @@ How it was measured:
   medians, with a 95 % bootstrap-t interval. A ratio below 1 means that `{OWN}` is faster than the arm of the row. Its interval is
   Student's t of {rounds} pairs of blocks, adjusted for {len(ARMS) - 1} comparisons (Holm). Sessions with a failed call have no time.
   Hits are the share of prompt tokens that were cached. The fourth engine's share is that of prompt tokens.
-
+{delays}
 {parts}
 
 ## What this page cannot show
@@ -54,6 +58,15 @@ How it was measured:
 - Everything ran on one machine, which others used as well:
 {others}
 """
+
+
+def _delays(added: Mapping[str, float]) -> str:
+    """Returns what each router adds to a call."""
+    times = ", ".join(f"`{name}` {delay:.1f} ms" for name, delay in added.items())
+    return (
+        f"A call of one token takes longer through a router than at its engine, also if nothing else is in flight. Medians of {SHORT_CALLS}\n"
+        f"  calls of each, in turns: {times}. This is part of all times."
+    )
 
 
 def _part(condition: Condition, arms: Mapping[str, ArmResult]) -> str:

@@ -11,9 +11,10 @@ from pytest_agentbench.router.constants import PRESETS
 @pytest.mark.parametrize("preset", [*PRESETS])
 def test_limits_hold(preset: str) -> None:
     """Beyond the limits, the router remembers no more, while workers join and leave. Each decision is for a worker that is there."""
-    state = route(3000, preset, max_prefixes=300, max_pending=200)
+    state = route(3000, preset, change=0.02, max_prefixes=300, max_pending=200)
 
-    assert (0, 300, 200) == (state.wrong, state.sessions, state.pending)
+    assert (0, 300) == (state.wrong, state.sessions)
+    assert 0 < state.pending <= 200
     assert state.changes > 0
     assert state.learners <= MOST
     assert state.averages <= 2 * (MOST * 10 + 10)

@@ -50,12 +50,13 @@ def test_ratios_and_medians() -> None:
 def test_the_page() -> None:
     """The page has a table for each condition, and says against which arms of affinity nothing was shown although an engine is slow."""
     blocks = {"alike": arms(), "slow": arms(sticky_least_loaded=made(1.4, 5))}
-    text = page(blocks, {"alike": "quiet", "slow": "quiet"}, "command", "here")
+    text = page(blocks, {"alike": ("quiet", {}), "slow": ("quiet", {"round robin": 1.5})}, "command", "here")
 
     assert 2 * len(ARMS) == sum(line.startswith("| `") for line in text.splitlines())
     assert "  So by the median it **does not beat** `session affinity`, although an engine is slow." in text
     assert 2 == text.count("although an engine is slow")
     assert "One engine leaves" not in text
+    assert "`round robin` 1.5 ms" in text
 
 
 def test_order() -> None:
