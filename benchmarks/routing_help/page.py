@@ -10,7 +10,7 @@ from benchmarks.routing_help.results import ArmResult, Blocks, results
 from benchmarks.routing_help.routers import AFFINITY, ARMS
 from pytest_agentbench.stats.decisions import FAIL, PASS, Decision
 
-Circumstances = tuple[str, Mapping[str, float]]  # what else the machine did; arm -> milliseconds that its router adds to a short call
+Circumstances = tuple[str, Mapping[str, float]]  # what else the machine did, and arm -> milliseconds that its router adds to a call
 
 OWN = next(iter(ARMS))
 
@@ -64,8 +64,8 @@ def _delays(added: Mapping[str, float]) -> str:
     """Returns what each router adds to a call."""
     times = ", ".join(f"`{name}` {delay:.1f} ms" for name, delay in added.items())
     return (
-        f"A call of one token takes longer through a router than at its engine, also if nothing else is in flight. Medians of {SHORT_CALLS}\n"
-        f"  calls of each, in turns: {times}. This is part of all times."
+        f"A call of one token takes longer through a router than at its engine, also if nothing else is in flight.\n"
+        f"  Medians of {SHORT_CALLS} calls of each, in turns: {times}.\n  This is part of all times."
     )
 
 

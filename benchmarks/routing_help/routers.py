@@ -140,7 +140,8 @@ class Nat(ThompsonHttpRouter):
 class RustRouter(HttpRouter):
     """vllm-router or smg with a policy. Retries and the circuit breaker are off, as in the shipped backends."""
 
-    environment, command, policy = "", ("",), ""
+    environment = policy = ""
+    command: tuple[str, ...] = ()
 
     async def start(self) -> None:
         port, metrics = free_port(), free_port()
