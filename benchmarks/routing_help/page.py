@@ -123,7 +123,7 @@ def _comparison(condition: Condition, quantile: str, decisions: Mapping[str, Dec
     yield f"- By the {quantile} of sessions, `{OWN}` is faster than {_names(faster)} and slower than {_names(slower)}."
     yield f"  Not decided: {_names(undecided)}."
     if condition.slow and (unbeaten := [name for name in AFFINITY if name in verdicts and name not in faster]):
-        yield f"  So by the {quantile} it **does not beat** {_names(unbeaten)}, although an engine is slow."
+        yield f"  So by the {quantile} it **is not shown to beat** {_names(unbeaten)}, although an engine is slow."
 
 
 def _names(names: Sequence[str]) -> str:

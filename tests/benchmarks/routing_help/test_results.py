@@ -53,7 +53,7 @@ def test_the_page() -> None:
     text = page(blocks, {"alike": ("quiet", {}), "slow": ("quiet", {"round robin": 1.5})}, "command", "here")
 
     assert 2 * len(ARMS) == sum(line.startswith("| `") for line in text.splitlines())
-    assert "  So by the median it **does not beat** `session affinity`, although an engine is slow." in text
+    assert "  So by the median it **is not shown to beat** `session affinity`, although an engine is slow." in text
     assert 2 == text.count("although an engine is slow")
     assert "One engine leaves" not in text
     assert "`round robin` 1.5 ms" in text
