@@ -14,6 +14,7 @@ from typing import Any
 import dynamo_embedded_worker as embedded
 import uvloop
 from dynamo.runtime import DistributedRuntime, dynamo_worker
+from tiny_tokenizer import make
 
 
 async def register(*arguments: Any, **options: Any) -> None:
@@ -23,9 +24,9 @@ async def register(*arguments: Any, **options: Any) -> None:
 
 
 if __name__ == "__main__":
-    state, number, original = Path(sys.argv.pop()), sys.argv[2], embedded.register_model
-    embedded.register_model = register
-    embedded.make(Path(sys.argv[4]))
+    state, number, original = Path(sys.argv.pop()), sys.argv[2], vars(embedded)["register_model"]
+    vars(embedded)["register_model"] = register
+    make(Path(sys.argv[4]))
     (state / f"held-{number}").touch()
     sys.stdin.readline()
 

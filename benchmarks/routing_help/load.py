@@ -15,10 +15,10 @@ import aiohttp
 from benchmarks.measurement import BenchmarkError
 from benchmarks.routing_help.engines import ANSWER, FOURTH, MODEL, RESERVE, Condition, counts, reset
 from benchmarks.routing_help.routers import Router
+from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.suites.suite import Scenario
-from scenarios.sessions.sessions import load
 
-WORDS = Path(__file__).parents[2] / "scenarios" / "sessions" / "words.txt"
+SUITE = Path(__file__).parents[2] / "scenarios" / "sessions"
 SESSIONS = 16
 CALLS = (5, 8)
 THINK_S = 0.1  # mean pause between an answer and the next call, seconds
@@ -58,7 +58,8 @@ class Round:
 
 def make_round(number: int) -> Round:
     """Returns the sessions of a round. Rounds share no text, so no router remembers an earlier one's prompts."""
-    sessions = load(WORDS, sessions=SESSIONS, calls=CALLS, answer_tokens=ANSWER, think_s=THINK_S, seed=1000 + number)
+    load = load_object("dataset format", "./sessions.py:load", {}, SUITE)
+    sessions = load(SUITE / "words.txt", sessions=SESSIONS, calls=CALLS, answer_tokens=ANSWER, think_s=THINK_S, seed=1000 + number)
     random = Random(number)
     return Round(sessions, sorted(random.uniform(0, ARRIVAL_S) for _ in sessions))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx
@@ -22,7 +23,7 @@ async def test_a_block_in_which_engines_change(tmp_path: Path) -> None:
         try:
             await router.start()
             block = await run_block(make_round(1), condition, router, urls, "test")
-            listed = httpx.get(f"{router.url}/workers").json()["workers"]
+            listed = (await asyncio.to_thread(httpx.get, f"{router.url}/workers")).json()["workers"]
             added = await delays({"own": router.url}, urls[0])
         finally:
             router.stop()
