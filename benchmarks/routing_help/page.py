@@ -64,8 +64,8 @@ def _delays(added: Mapping[str, float]) -> str:
     """Returns what each router adds to a call."""
     times = ", ".join(f"`{name}` {delay:.1f} ms" for name, delay in added.items())
     return (
-        f"A call of one token takes longer through a router than at its engine, also if nothing else is in flight.\n"
-        f"  Medians of {SHORT_CALLS} calls of each, in turns: {times}.\n  This is part of all times."
+        f"A call of one token takes longer through a router than at its engine. Medians of {SHORT_CALLS} calls of each, in turns:\n"
+        f"  {times}. This is part of all times, and depends on\n  how busy the machine is."
     )
 
 
@@ -75,6 +75,7 @@ def _part(condition: Condition, arms: Mapping[str, ArmResult]) -> str:
         lines += [
             f"The fourth engine leaves {LEAVES_AT:g} s after the beginning of a block, and a fifth one with an empty cache joins after",
             f"{JOINS_AT:g} s: by `/workers` of the HTTP routers, and by the end of one worker of Dynamo and the registration of another.",
+            "A worker of Dynamo that ends breaks off its calls, and Dynamo repeats none elsewhere, as in the shipped backends.",
             "",
         ]
     return "\n".join([*lines, *_table(condition, arms), "", *_findings(condition, arms)])
