@@ -1,6 +1,6 @@
 """Compares the Thompson-sampling router with other routers on synthetic sessions, and writes the page of results.
 
-It needs the environments `dynamo`, `smg` and `vllm-router`, and no GPU. It takes about twenty minutes on a busy machine with two cores.
+It needs the environments `dynamo`, `smg` and `vllm-router`, and no GPU. It takes about a quarter of an hour.
 """
 
 from __future__ import annotations
