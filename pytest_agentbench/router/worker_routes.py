@@ -9,9 +9,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import Spec, validate
 from pytest_agentbench.records import Json
 from pytest_agentbench.router.config import EngineUrl
+from pytest_agentbench.router.decisions import Decisions
 from pytest_agentbench.router.engine_watch import EngineWatch, WatchedEngine
 from pytest_agentbench.router.forwarding import error_response
-from pytest_agentbench.router.thompson import ThompsonRouter
 
 WHERE = "POST /workers"
 
@@ -28,8 +28,8 @@ class WorkerRoutes:
     An engine is named by its id, which is its host and port, or by its URL.
     """
 
-    def __init__(self, watch: EngineWatch, router: ThompsonRouter) -> None:
-        self._watch, self._router = watch, router
+    def __init__(self, watch: EngineWatch, decisions: Decisions) -> None:
+        self._watch, self._decisions = watch, decisions
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Adds the paths to an application."""
@@ -62,7 +62,7 @@ class WorkerRoutes:
     async def _leave(self, request: web.Request) -> web.Response:
         if (engine := await self._watch.leave(_id(request))) is None:
             return _unknown(request)
-        self._router.forget(engine.id)
+        self._decisions.forget(engine.id)
         return web.json_response({"status": "accepted", "worker_id": engine.id}, status=202)
 
 
