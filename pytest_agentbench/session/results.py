@@ -9,6 +9,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,9 @@ from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreement
 from pytest_agentbench.backends.telemetry.engine_calls import CALL_NAMES
 from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, SampleTally, ServingSummary, summary, tally
 from pytest_agentbench.backends.telemetry.engine_use import EngineUse, TapCallsByArm, engine_uses
+from pytest_agentbench.backends.telemetry.kv_cache import CachedCalls, KvCacheUse, kv_cache_uses
+from pytest_agentbench.backends.telemetry.kv_events import FILE as EVENTS
+from pytest_agentbench.backends.telemetry.kv_events import read_kv_events
 from pytest_agentbench.backends.telemetry.samples import Sampler, read_samples
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
@@ -62,6 +66,7 @@ class JournalContents:
     client: Client = field(default_factory=Client)
     taps: TapCallsByArm = field(default_factory=TapCallsByArm)  # the same calls for each arm with a backend of its own
     hints: HintAccuracy = field(default_factory=HintAccuracy)
+    cached: CachedCalls = field(default_factory=CachedCalls)  # the same calls, if the run has KV cache events
     damaged: list[str] = field(default_factory=list)  # a sentence for each damaged line
     trials: list[Trial] = field(default_factory=list)  # for a gate or a comparison of arms; empty without them
 
@@ -86,10 +91,13 @@ def read_rollouts(
         also: Called with each rollout of a scenario.
     """
     contents = JournalContents(taps=TapCallsByArm(arms), hints=HintAccuracy(arms))
+    has_events = (directory / EVENTS).is_file()
     for rollout in read_journal(directory, contents.damaged.append):
         if rollout.session == session:
             contents.client.add(rollout)
             contents.taps.add(rollout)
+            if has_events:
+                contents.cached.add(rollout)
         if rollout.kind == "scenario":
             contents.read.add(rollout, *mains[rollout.key.group])
             contents.hints.add(rollout)
@@ -128,6 +136,7 @@ class SessionFindings(NamedTuple):
     stopwatch: Stopwatch
     serving: ServingSummary | None  # metrics of the stack during this session
     engines: tuple[EngineUse, ...]  # calls of each engine of the stack during this session, for each arm
+    kv_cache: tuple[KvCacheUse, ...]  # KV cache events of this session, for each engine
     environment: Environment
 
 
@@ -203,10 +212,18 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
         stopwatch,
         losses.value(lost, lambda: serving(looks, sums, contents.client), None),
         losses.value("the calls of each engine are left out", lambda: engine_uses(sums, contents.taps), ()),
+        losses.value("the KV cache events are left out", lambda: kv_cache(opened, sums, contents.cached), ()),
         losses.value(
             "the facts about code and machine are left out", opened.environment.result, unknown_environment(platform.python_version())
         ),
     )
+
+
+def kv_cache(opened: OpenSession, sums: SampleTally | None, calls: CachedCalls) -> tuple[KvCacheUse, ...]:
+    """Returns the KV cache events of this session, for each engine. Events of earlier sessions of the run do not count."""
+    began = datetime.fromisoformat(opened.sessions[-1].started_at).timestamp()
+    events = (event for event in read_kv_events(opened.directory) if event.at >= began)
+    return kv_cache_uses(events, calls, sums.increases if sums else ())
 
 
 def nodes_of(directory: Path, part: Slice) -> tuple[NodeRecord, ...]:
