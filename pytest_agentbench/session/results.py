@@ -143,10 +143,10 @@ class SessionFindings(NamedTuple):
 class ShownRollouts:
     """Collects what report.html and the terminal show of each rollout while the journal is read, so that it is read only once."""
 
-    def __init__(self, judge: Judge, verbosity: int) -> None:
-        """`judge` judges the rollouts. The terminal gets lines only if `verbosity` > 0."""
+    def __init__(self, judge: Judge, verbosity: int, *, with_cached: bool = False) -> None:
+        """`judge` judges the rollouts. The terminal gets lines only if `verbosity` > 0. `with_cached` is for runs with KV cache events."""
         # None if a rollout could not be added. The page then reads the journal itself.
-        self.page: PackedRollouts | None = PackedRollouts(judge)
+        self.page: PackedRollouts | None = PackedRollouts(judge, with_cached=with_cached)
         self.lines: list[str] = []
         self._verbosity = verbosity
 
@@ -189,7 +189,8 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
         put_back(opened)
     with losses.step(f"{JOURNAL} or {MESSAGES} may be incomplete on the disk"):
         opened.recorder.close()
-    shown = ShownRollouts(Judge(terms_of(setup.discovered.compiled), tests), setup.config.get_verbosity())
+    judge, has_events = Judge(terms_of(setup.discovered.compiled), tests), (opened.directory / EVENTS).is_file()
+    shown = ShownRollouts(judge, setup.config.get_verbosity(), with_cached=has_events)
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
     mains = main_scores(setup.discovered.compiled)
     arms = setup.backend.description.get("arms", ())  # only if each arm has a backend of its own
