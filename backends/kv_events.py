@@ -12,69 +12,20 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-#: Name of an event of vLLM -> the event in the file, and the names of its fields in their order, for events that are sent as arrays.
-EVENTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "BlockStored": ("stored", ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium")),
-    "BlockRemoved": ("removed", ("block_hashes", "medium")),
-    "AllBlocksCleared": ("cleared", ()),
-}
-KEPT = {"block_hashes": "blocks", "parent_block_hash": "parent", "block_size": "block_size", "medium": "medium"}
+import msgspec
+import zmq
+from kv_event_lines import Publisher
+from zmq.utils.monitor import recv_monitor_message
+
 LATEST = 100_000  # messages that may wait for this program before ZeroMQ drops some
 
 
-def lines_of(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yields the events of one batch as an engine publishes it, `[seconds since 1970, events, rank]`. Other kinds of events are left out.
-
-    Raises ValueError if it is not a batch.
-    """
-    try:
-        at, events = float(batch[0]), list(batch[1])
-        for event in events:
-            named = dict(event) if isinstance(event, dict) else {"type": event[0]}
-            if (known := EVENTS.get(named["type"])) is None:
-                continue
-            if not isinstance(event, dict):
-                named |= zip(known[1], event[1:], strict=False)
-            kept = {name: _plain(named[field]) for field, name in KEPT.items() if named.get(field) is not None}
-            yield {"at": at, "event": known[0], **kept}
-    except (TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"not a batch of KV events: {error!r}") from error
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value for JSON. vLLM's hashes are integers or bytes; bytes become hexadecimal digits."""
-    if isinstance(value, bytes):
-        return value.hex()
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-class Publisher:
-    """The subscription to the events of one engine. Batches are numbered, so missing ones are noticed."""
-
-    def __init__(self, service: str, replica: int) -> None:
-        self._engine = {"service": service, "replica": replica}
-        self._expected: int | None = None  # number of the next batch; None before the first one
-
-    def lines(self, parts: list[bytes]) -> Iterator[dict[str, Any]]:
-        """Yields the lines for a message: `[topic, number of the batch, batch]`. A line `lost` is before them if batches are missing.
-
-        An engine that was restarted begins with 0 again.
-        """
-        import msgspec
-
-        number, batch = int.from_bytes(parts[1], "big"), msgspec.msgpack.decode(parts[2])
-        events = [self._engine | line for line in lines_of(batch)]
-        if self._expected is not None and number > self._expected:
-            yield {**self._engine, "at": float(batch[0]), "event": "lost", "batches": number - self._expected}
-        self._expected = number + 1
-        yield from events
-
-
 def serve_health(port: int, is_ready: threading.Event) -> None:
+    """Starts the HTTP server that says whether all engines have accepted the subscription."""
+
     class Health(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200 if is_ready.is_set() else 503)
@@ -89,9 +40,6 @@ def serve_health(port: int, is_ready: threading.Event) -> None:
 
 def record(file: int, services: dict[str, list[int]], is_ready: threading.Event) -> None:
     """Subscribes to all engines and appends their events to a file, for as long as the program runs."""
-    import zmq
-    from zmq.utils.monitor import recv_monitor_message
-
     context, poller = zmq.Context(), zmq.Poller()
     publishers, waiting = {}, {}
     for service, ports in services.items():
@@ -116,11 +64,12 @@ def record(file: int, services: dict[str, list[int]], is_ready: threading.Event)
                 is_ready.set()
 
 
-def append(file: int, publisher: Publisher, parts: list[bytes]) -> None:
+def append(file: int, publisher: Publisher, message: list[bytes]) -> None:
+    """Appends the events of a message, `[topic, number of the batch, batch]`, to a file. A message that is not one is logged."""
     try:
-        lines = list(publisher.lines(parts))
-    except (ValueError, IndexError) as error:
-        print(f"ignored a message: {error}", file=sys.stderr, flush=True)
+        lines = list(publisher.lines(int.from_bytes(message[1], "big"), msgspec.msgpack.decode(message[2])))
+    except (ValueError, IndexError, msgspec.MsgspecError) as error:
+        sys.stderr.write(f"ignored a message that has no KV cache events: {error}\n")
         return
     os.write(file, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 

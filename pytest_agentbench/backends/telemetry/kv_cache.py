@@ -167,9 +167,9 @@ class EngineJoin:
             self.joined += len(event.blocks)
         return running[0]
 
-    def _recognised(self, running: Sequence[CachedCall], event: KvEvent) -> Sequence[CachedCall]:
+    def _recognised(self, running: list[CachedCall], event: KvEvent) -> list[CachedCall]:
         if event.kind != "stored" or not event.blocks:
-            return ()
+            return []
         if by_parent := [call for call in running if event.parent is not None and self._last.get(call) == event.parent]:
             return by_parent
         depth, size = self.cache.depths.get(event.blocks[-1], 0), self.cache.block_size or 1
