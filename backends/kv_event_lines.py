@@ -53,7 +53,8 @@ class Publisher:
         An engine that was restarted begins with 0 again. Raises ValueError if it is not a batch.
         """
         events = [self._engine | line for line in lines_of(batch)]
-        if self._expected is not None and number > self._expected:
-            yield {**self._engine, "at": float(batch[0]), "event": "lost", "batches": number - self._expected}
+        missing = 0 if self._expected is None else number - self._expected
         self._expected = number + 1
+        if missing > 0:
+            yield {**self._engine, "at": float(batch[0]), "event": "lost", "batches": missing}
         yield from events
