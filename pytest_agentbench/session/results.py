@@ -9,7 +9,6 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,6 +77,7 @@ def read_rollouts(
     *,
     arms: Iterable[str] = (),
     with_trials: bool = False,
+    with_cached: bool = False,
     also: Callable[[Rollout], None] = lambda _: None,
 ) -> JournalContents:
     """Reads the journal once and returns the collected data. Only one rollout is in memory at a time.
@@ -87,16 +87,16 @@ def read_rollouts(
         mains: The main score of each suite under each variant.
         session: Number of the session that ends. Its calls are compared with the counters of the backend.
         arms: Arms with a backend of their own, whose calls are counted separately.
+        with_cached: Whether to collect the calls whose prompts may have been in a KV cache, for KV cache events.
         with_trials: Whether to collect the scores of each trial, which a gate or a comparison of arms needs.
         also: Called with each rollout of a scenario.
     """
     contents = JournalContents(taps=TapCallsByArm(arms), hints=HintAccuracy(arms))
-    has_events = (directory / EVENTS).is_file()
     for rollout in read_journal(directory, contents.damaged.append):
         if rollout.session == session:
             contents.client.add(rollout)
             contents.taps.add(rollout)
-            if has_events:
+            if with_cached:
                 contents.cached.add(rollout)
         if rollout.kind == "scenario":
             contents.read.add(rollout, *mains[rollout.key.group])
@@ -189,12 +189,12 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
         put_back(opened)
     with losses.step(f"{JOURNAL} or {MESSAGES} may be incomplete on the disk"):
         opened.recorder.close()
-    judge, has_events = Judge(terms_of(setup.discovered.compiled), tests), (opened.directory / EVENTS).is_file()
+    judge, has_events = Judge(terms_of(setup.discovered.compiled), tests), (services.directory / EVENTS).is_file()
     shown = ShownRollouts(judge, setup.config.get_verbosity(), with_cached=has_events)
-    needs_trials = setup.gate is not None or bool(setup.settings.ab)
+    collected = {"with_trials": setup.gate is not None or bool(setup.settings.ab), "with_cached": has_events}
     mains = main_scores(setup.discovered.compiled)
     arms = setup.backend.description.get("arms", ())  # only if each arm has a backend of its own
-    contents = read_rollouts(opened.directory, mains, opened.number, arms=arms, with_trials=needs_trials, also=shown.add)
+    contents = read_rollouts(opened.directory, mains, opened.number, arms=arms, also=shown.add, **collected)
     shown.add_frame(contents.read.frame)
     part = contents.read.frame.scenarios(Terms(objectives_of(setup.settings.slo))).timed
     none: tuple[NodeRecord, ...] = ()
@@ -213,18 +213,16 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
         stopwatch,
         losses.value(lost, lambda: serving(looks, sums, contents.client), None),
         losses.value("the calls of each engine are left out", lambda: engine_uses(sums, contents.taps), ()),
-        losses.value("the KV cache events are left out", lambda: kv_cache(opened, sums, contents.cached), ()),
+        losses.value("the KV cache events are left out", lambda: kv_cache(services.directory, sums, contents.cached), ()),
         losses.value(
             "the facts about code and machine are left out", opened.environment.result, unknown_environment(platform.python_version())
         ),
     )
 
 
-def kv_cache(opened: OpenSession, sums: SampleTally | None, calls: CachedCalls) -> tuple[KvCacheUse, ...]:
-    """Returns the KV cache events of this session, for each engine. Events of earlier sessions of the run do not count."""
-    began = datetime.fromisoformat(opened.sessions[-1].started_at).timestamp()
-    events = (event for event in read_kv_events(opened.directory) if event.at >= began)
-    return kv_cache_uses(events, calls, sums.increases if sums else ())
+def kv_cache(directory: Path, sums: SampleTally | None, calls: CachedCalls) -> tuple[KvCacheUse, ...]:
+    """Returns the KV cache events of a session, for each engine. `directory` has the files of that session."""
+    return kv_cache_uses(read_kv_events(directory), calls, sums.increases if sums else ())
 
 
 def nodes_of(directory: Path, part: Slice) -> tuple[NodeRecord, ...]:

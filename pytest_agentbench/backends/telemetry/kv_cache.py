@@ -15,6 +15,7 @@ from pytest_agentbench.records import LLMCall, Rollout, RolloutKey
 
 #: A metric of Dynamo's workers. Its label `worker_id` is the worker's number in hexadecimal digits, which answers have in decimal ones.
 WORKER_METRIC = FINISHED["dynamo"]
+DEVICE = ("", "GPU")  # where the cache is that engines compute with; others, such as `CPU`, keep copies of its blocks
 HEXADECIMAL = re.compile(r"[0-9a-f]{1,16}")
 
 
@@ -114,7 +115,7 @@ def engines_by_name(series: Iterable[Series]) -> dict[str, SampleSource]:
 
 @dataclass
 class EngineCache:
-    """The cache of one engine, as its events tell it. Events must be added in their order."""
+    """The cache of one engine on its device, as its events tell it. Events must be added in their order."""
 
     block_size: int | None = None
     counts: Counter[str] = field(default_factory=Counter)  # fields of KvCacheUse that are counts of blocks or events
@@ -122,6 +123,9 @@ class EngineCache:
     _removed: set[BlockHash] = field(default_factory=set)  # blocks that were in the cache
 
     def add(self, event: KvEvent) -> None:
+        """Adds an event. Events about copies of blocks elsewhere, such as in the memory of the host, are ignored."""
+        if event.medium not in DEVICE:
+            return
         self.counts[event.kind] += len(event.blocks) if event.kind in ("stored", "removed") else max(1, event.batches)
         if event.kind == "stored":
             self.block_size = self.block_size or event.block_size
@@ -156,6 +160,8 @@ class EngineJoin:
     def add(self, event: KvEvent) -> CachedCall | None:
         """Adds an event to the cache, and returns its call, or None."""
         self.cache.add(event)
+        if event.medium not in DEVICE:
+            return None
         first, end = bisect_left(self._sent, event.at_ns - self._longest), bisect_right(self._sent, event.at_ns)
         running = [call for call in self.calls[first:end] if call.ended_ns >= event.at_ns]
         if len(running) > 1:

@@ -54,6 +54,7 @@ class KvEvent:
     parent: BlockHash | None = None  # the block before the first one
     block_size: int | None = None  # tokens
     batches: int = 0  # messages that have not arrived
+    medium: str = ""  # where the cache is; empty if the engine does not say so
 
 
 @dataclass(frozen=True)
@@ -126,5 +127,7 @@ def event_of(line: KvEventLine) -> KvEvent:
         raise TypeError("a block is neither a number nor a text")
     if size is not None and size < 1:
         raise ValueError(f"block_size is {size!r}")
-    source = str(line["service"]), int(line["replica"])
-    return KvEvent(float(line["at"]), int(line["ns"]), source, line["event"], blocks, line.get("parent"), size, line.get("batches", 0))
+    source, numbers = (str(line["service"]), int(line["replica"])), (size, int(line.get("batches", 0)))
+    return KvEvent(
+        float(line["at"]), int(line["ns"]), source, line["event"], blocks, line.get("parent"), *numbers, str(line.get("medium", ""))
+    )

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from pathlib import Path
 
-from pytest_agentbench.backends.telemetry.kv_cache import WORKER_METRIC, CachedCalls, engines_by_name
+from pytest_agentbench.backends.telemetry.kv_cache import DEVICE, WORKER_METRIC, CachedCalls, engines_by_name
 from pytest_agentbench.backends.telemetry.kv_events import read_kv_events
 from pytest_agentbench.backends.telemetry.samples import Sample, SampleSource, read_samples
 from pytest_agentbench.records import Json
@@ -28,7 +28,7 @@ def kv_series(directory: Path, began: float, calls: CachedCalls | None = None) -
         clock = event.at - event.at_ns / 1e9
         if event.block_size:
             sizes[event.source] = event.block_size
-        if event.kind in TITLES:
+        if event.kind in TITLES and event.medium in DEVICE:
             amounts[event.source, event.kind].append((event.at - began, len(event.blocks)))
     for source, found in (calls.at(_engines(directory)) if calls and sizes else {}).items():
         if source in sizes:

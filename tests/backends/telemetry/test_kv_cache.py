@@ -65,6 +65,7 @@ def test_counts_of_blocks() -> None:
         KvEvent(0.0, 4, WORKER, "cleared"),
         stored(5, 3, 4, 5),
         KvEvent(0.0, 6, ("worker", 1), "lost", batches=3),
+        KvEvent(0.0, 95, WORKER, "stored", (6, 7), None, 16, medium="CPU"),
     ]
 
     assert (
