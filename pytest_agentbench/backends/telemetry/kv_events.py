@@ -34,9 +34,9 @@ class KvEventLine(TypedDict):
     ns: int  # the same in nanoseconds of the monotonic clock, as in `rollouts.jsonl`
     service: str  # the service of the engine; with arms, ARM.SERVICE
     replica: int  # counted from 0
-    event: EventKind  # `stored` or `removed` blocks, `cleared` cache, or `lost` events
-    blocks: NotRequired[list[BlockHash]]  # hashes of the blocks, in the order of the prompt if they were stored
-    parent: NotRequired[BlockHash]  # hash of the block before the first stored one; missing for the beginning of a prompt
+    event: str  # `stored` or `removed` blocks, `cleared` cache, or `lost` events
+    blocks: NotRequired[list[int | str]]  # hashes of the blocks, in the order of the prompt if they were stored
+    parent: NotRequired[int | str]  # hash of the block before the first stored one; missing for the beginning of a prompt
     block_size: NotRequired[int]  # tokens in a stored block
     medium: NotRequired[str]  # where the cache is, if the engine says so, such as `GPU`
     batches: NotRequired[int]  # number of messages of the engine that have not arrived
