@@ -92,7 +92,7 @@ def test_a_refused_call_is_not_repeated(tmp_path: Path, start_router: StartRoute
 
     assert [503, 503, 200] == statuses
     assert 3 == len((tmp_path / "asked").read_text().splitlines())
-    assert [("failed", 0.0), ("failed", 0.0), ("answered", 0.5)] == [(each.ending, each.reward) for each in router.decisions()]
+    assert [("failed", False), ("failed", False), ("answered", True)] == [(each.ending, bool(each.reward)) for each in router.decisions()]
 
 
 def test_without_any_engine(start_router: StartRouter) -> None:
