@@ -201,7 +201,7 @@ class Factory:
         for name in self.spec.services:
             replicas = [each for each in self._instances if each.service == name]
             values[f"{name}.urls"] = ",".join(each.url for each in replicas)
-            for port in replicas[0].ports:
+            for port in replicas[0].ports.keys() - {"port"}:
                 values[f"{name}.ports.{port}"] = ",".join(str(each.ports[port]) for each in replicas)
         return values
 
