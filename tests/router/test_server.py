@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.router.config import parse_config
+from pytest_agentbench.router.config import RouterConfig, parse_config
 from pytest_agentbench.router.server import RouterServer
 from tests.engines import engine
 from tests.router.conftest import StartRouter
@@ -115,7 +115,7 @@ def application(handle: Any) -> web.Application:
 
 
 def router_before(engine_url: str, **config: Any) -> web.Application:
-    return RouterServer(parse_config({"engines": engine_url, **config})).application()
+    return RouterServer(parse_config({"engines": engine_url, **config}, RouterConfig)).application()
 
 
 async def test_bytes_and_headers_pass_unchanged() -> None:
