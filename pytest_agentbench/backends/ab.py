@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.backends.backend import Backend, Tell
@@ -144,7 +145,9 @@ class Arms(Backend):
             for target in sources.targets
         )
         every = min((sources.every_s for sources in sources_by_arm.values()), default=1.0)
-        return Sources(targets, tuple(gpu for sources in sources_by_arm.values() for gpu in sources.gpus), every)
+        leased = tuple(gpu for sources in sources_by_arm.values() for gpu in sources.gpus)
+        events = tuple(replace(each, arm=name) for name, sources in sources_by_arm.items() for each in sources.kv_events)
+        return Sources(targets, leased, every, events)
 
     @property
     def processes(self) -> Mapping[str, Child]:

@@ -13,6 +13,7 @@ FILES = {
     "run": "run.json",
     "rollout": "a line of rollouts.jsonl",
     "sample": "a line of samples.jsonl",
+    "kv-event": "a line of kv_events.jsonl",
     "trend": "trend.json",
 }
 

@@ -234,7 +234,8 @@ class Optimization:
                 self._latencies.append(at - start)
                 start = None
 
-    def data(self) -> Json:
+    def data(self, dynamo_metrics: Json | None = None) -> Json:
+        """Returns the content of the file. `dynamo_metrics` are what Dynamo's own metrics say, which do not come from rollouts."""
         runtimes = [end - start for start, end in self._spans]
         return {
             "confidence_intervals": {
@@ -245,7 +246,7 @@ class Optimization:
             "common_prefixes": {model: _prefixes(group.tree) for (_, model), group in self._prompts.groups.items()},
             "token_uniqueness": {model: _tails(counts) for model, counts in self._new_words.items()},
             "workflow_runtimes": _tails(runtimes),
-            "dynamo_metrics": None,
+            "dynamo_metrics": dynamo_metrics,
         }
 
     def _throughput(self) -> Json:

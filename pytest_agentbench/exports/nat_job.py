@@ -20,6 +20,7 @@ from pytest_agentbench.exports.csv_files import CsvFile
 from pytest_agentbench.exports.files import ChosenRuns, JsonArray, array_parts, json_text
 from pytest_agentbench.exports.nat_analyses import NatReport, Optimization
 from pytest_agentbench.exports.nat_benchmark import Heading, add_events, write_benchmark, write_calls
+from pytest_agentbench.exports.nat_dynamo import dynamo_metrics
 from pytest_agentbench.exports.nat_events import KeptMessages, events_of, question, row_of, step_of
 from pytest_agentbench.exports.nat_profiler import (
     ANSWERS,
@@ -202,7 +203,8 @@ def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> None:
             if place.rollout.kind == "scenario" and place.rollout.key in job.positions:
                 _add(job, place, table, traces, answers)
     write_calls(job.throughput, job.folder, exact=exact)
-    _write_json(job.folder / OPTIMIZATION, job.optimization.data())
+    arm = run.arm_of(job.group)
+    _write_json(job.folder / OPTIMIZATION, job.optimization.data(dynamo_metrics(run, origin.directory, arm.name if arm else "")))
     (job.folder / REPORT).write_text(job.report.text(), encoding="utf-8")
     for name, items in job.items.items():
         scores = [item["score"] for item in items.values() if item["score"] is not None]

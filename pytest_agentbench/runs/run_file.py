@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.backends.telemetry.engine_use import EngineUse
+from pytest_agentbench.backends.telemetry.kv_cache import KvCacheUse
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.lib.file_system import write_whole
@@ -249,6 +250,7 @@ class SessionFacts:
     stopwatch: Stopwatch  # timing quality
     serving: ServingSummary | None = None  # [metrics of the server](metrics.md#what-the-server-says); null if it reports none
     engines: tuple[EngineUse, ...] = ()  # [calls of each engine](metrics.md#calls-of-each-engine), one for each arm with calls
+    kv_cache: tuple[KvCacheUse, ...] = ()  # [KV cache events](metrics.md#kv-cache-events) of each engine; empty if none publishes them
     hints: tuple[HintUse, ...] = ()  # [how right hints were](hints.md#how-right-hints-were), for each arm and role with hints
     processes: Mapping[str, ProcessCost] = field(default_factory=dict)  # process (`pool`, `tap`, `engine`) -> resources that it used
     tests: OutcomeCounts = field(default_factory=OutcomeCounts)  # outcomes of the tests

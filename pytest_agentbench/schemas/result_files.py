@@ -14,6 +14,7 @@ import types
 import typing
 from typing import Any, NamedTuple, NotRequired, Union
 
+from pytest_agentbench.backends.telemetry.kv_events import KvEventLine
 from pytest_agentbench.backends.telemetry.samples import GpuLine, ServiceLine
 from pytest_agentbench.gate.trend import Trend
 from pytest_agentbench.lib.record_fields import parts_of
@@ -30,6 +31,7 @@ FILES: dict[str, tuple[tuple[type, ...], str]] = {
     "run": ((Run,), "run.json of a run directory"),
     "rollout": ((Rollout,), "a line of rollouts.jsonl"),
     "sample": ((ServiceLine, GpuLine), "a line of samples.jsonl"),
+    "kv-event": ((KvEventLine,), "a line of kv_events.jsonl"),
     "trend": ((Trend,), "trend.json, as `agentbench trend` writes it"),
 }
 

@@ -292,7 +292,7 @@ class Services:
         if self.sampler is not None:
             self.sampler.stop()
         sources = self.backend.metrics()
-        if (sources.targets or sources.gpus) and not self._finishing:
+        if not sources.are_empty and not self._finishing:
             self.sampler = Sampler(replace(sources, every_s=self._sample_interval or sources.every_s), self.directory / SAMPLES)
             self.sampler.start()
 

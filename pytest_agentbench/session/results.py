@@ -16,6 +16,9 @@ from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreement
 from pytest_agentbench.backends.telemetry.engine_calls import CALL_NAMES
 from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, SampleTally, ServingSummary, summary, tally
 from pytest_agentbench.backends.telemetry.engine_use import EngineUse, TapCallsByArm, engine_uses
+from pytest_agentbench.backends.telemetry.kv_cache import CachedCalls, KvCacheUse, kv_cache_uses
+from pytest_agentbench.backends.telemetry.kv_events import FILE as EVENTS
+from pytest_agentbench.backends.telemetry.kv_events import read_kv_events
 from pytest_agentbench.backends.telemetry.samples import Sampler, read_samples
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.lib.kept_values import FILE as MESSAGES
@@ -62,6 +65,7 @@ class JournalContents:
     client: Client = field(default_factory=Client)
     taps: TapCallsByArm = field(default_factory=TapCallsByArm)  # the same calls for each arm with a backend of its own
     hints: HintAccuracy = field(default_factory=HintAccuracy)
+    cached: CachedCalls = field(default_factory=CachedCalls)  # the same calls, if the run has KV cache events
     damaged: list[str] = field(default_factory=list)  # a sentence for each damaged line
     trials: list[Trial] = field(default_factory=list)  # for a gate or a comparison of arms; empty without them
 
@@ -73,6 +77,7 @@ def read_rollouts(
     *,
     arms: Iterable[str] = (),
     with_trials: bool = False,
+    with_cached: bool = False,
     also: Callable[[Rollout], None] = lambda _: None,
 ) -> JournalContents:
     """Reads the journal once and returns the collected data. Only one rollout is in memory at a time.
@@ -82,6 +87,7 @@ def read_rollouts(
         mains: The main score of each suite under each variant.
         session: Number of the session that ends. Its calls are compared with the counters of the backend.
         arms: Arms with a backend of their own, whose calls are counted separately.
+        with_cached: Whether to collect the calls whose prompts may have been in a KV cache, for KV cache events.
         with_trials: Whether to collect the scores of each trial, which a gate or a comparison of arms needs.
         also: Called with each rollout of a scenario.
     """
@@ -90,6 +96,8 @@ def read_rollouts(
         if rollout.session == session:
             contents.client.add(rollout)
             contents.taps.add(rollout)
+            if with_cached:
+                contents.cached.add(rollout)
         if rollout.kind == "scenario":
             contents.read.add(rollout, *mains[rollout.key.group])
             contents.hints.add(rollout)
@@ -128,16 +136,17 @@ class SessionFindings(NamedTuple):
     stopwatch: Stopwatch
     serving: ServingSummary | None  # metrics of the stack during this session
     engines: tuple[EngineUse, ...]  # calls of each engine of the stack during this session, for each arm
+    kv_cache: tuple[KvCacheUse, ...]  # KV cache events of this session, for each engine
     environment: Environment
 
 
 class ShownRollouts:
     """Collects what report.html and the terminal show of each rollout while the journal is read, so that it is read only once."""
 
-    def __init__(self, judge: Judge, verbosity: int) -> None:
-        """`judge` judges the rollouts. The terminal gets lines only if `verbosity` > 0."""
+    def __init__(self, judge: Judge, verbosity: int, *, with_cached: bool = False) -> None:
+        """`judge` judges the rollouts. The terminal gets lines only if `verbosity` > 0. `with_cached` is for runs with KV cache events."""
         # None if a rollout could not be added. The page then reads the journal itself.
-        self.page: PackedRollouts | None = PackedRollouts(judge)
+        self.page: PackedRollouts | None = PackedRollouts(judge, with_cached=with_cached)
         self.lines: list[str] = []
         self._verbosity = verbosity
 
@@ -180,11 +189,12 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
         put_back(opened)
     with losses.step(f"{JOURNAL} or {MESSAGES} may be incomplete on the disk"):
         opened.recorder.close()
-    shown = ShownRollouts(Judge(terms_of(setup.discovered.compiled), tests), setup.config.get_verbosity())
-    needs_trials = setup.gate is not None or bool(setup.settings.ab)
+    judge, has_events = Judge(terms_of(setup.discovered.compiled), tests), (services.directory / EVENTS).is_file()
+    shown = ShownRollouts(judge, setup.config.get_verbosity(), with_cached=has_events)
+    collected = {"with_trials": setup.gate is not None or bool(setup.settings.ab), "with_cached": has_events}
     mains = main_scores(setup.discovered.compiled)
     arms = setup.backend.description.get("arms", ())  # only if each arm has a backend of its own
-    contents = read_rollouts(opened.directory, mains, opened.number, arms=arms, with_trials=needs_trials, also=shown.add)
+    contents = read_rollouts(opened.directory, mains, opened.number, arms=arms, also=shown.add, **collected)
     shown.add_frame(contents.read.frame)
     part = contents.read.frame.scenarios(Terms(objectives_of(setup.settings.slo))).timed
     none: tuple[NodeRecord, ...] = ()
@@ -203,10 +213,16 @@ def gather(opened: OpenSession, tests: OutcomeCounts | None) -> SessionFindings:
         stopwatch,
         losses.value(lost, lambda: serving(looks, sums, contents.client), None),
         losses.value("the calls of each engine are left out", lambda: engine_uses(sums, contents.taps), ()),
+        losses.value("the KV cache events are left out", lambda: kv_cache(services.directory, sums, contents.cached), ()),
         losses.value(
             "the facts about code and machine are left out", opened.environment.result, unknown_environment(platform.python_version())
         ),
     )
+
+
+def kv_cache(directory: Path, sums: SampleTally | None, calls: CachedCalls) -> tuple[KvCacheUse, ...]:
+    """Returns the KV cache events of a session, for each engine. `directory` has the files of that session."""
+    return kv_cache_uses(read_kv_events(directory), calls, sums.increases if sums else ())
 
 
 def nodes_of(directory: Path, part: Slice) -> tuple[NodeRecord, ...]:

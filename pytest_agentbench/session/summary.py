@@ -128,6 +128,7 @@ def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resu
         stopwatch=findings.stopwatch,
         serving=findings.serving,
         engines=findings.engines,
+        kv_cache=findings.kv_cache,
         hints=findings.journal.hints.uses(),
         processes={name: read_record(ProcessCost, cost) for name, cost in services.costs.items()},
         tests=tests.summary(),

@@ -51,7 +51,9 @@ def test_everything_in_it_is_known(name: str) -> None:
     """Templates are known, no services wait for each other, and environments are known to `agentbench env`."""
     spec = STACKS[name]
     of_services = {f"{other}.{key}" for other in spec.services for key in ("port", "url", "urls")}
-    of_services |= {f"{other}.port.{port}" for other, service in spec.services.items() for port in service.ports}
+    of_services |= {
+        f"{other}.{key}.{port}" for other, service in spec.services.items() for port in service.ports for key in ("port", "ports")
+    }
     for service in spec.services.values():
         known = (
             ALWAYS | spec.settings.keys() | of_services | {f"port.{port}" for port in service.ports} | (ON_HOSTS if service.on else set())

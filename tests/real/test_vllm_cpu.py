@@ -13,9 +13,10 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.engine_calls import calls_between, calls_now
 from pytest_agentbench.backends.telemetry.samples import Target
-from tests.real.booted_stack import ROOT, STACKS, booted
+from tests.real.booted_stack import ROOT, STACKS, Booted, booted
 from tests.servers.cases import FORCED
 from tests.servers.real_server import tiny_model
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -31,16 +32,25 @@ def model() -> str:
 def test_required_calls(model: str, tmp_path: Path) -> None:
     """A model that must call a tool calls it with arguments that its schema allows, even with random weights.
 
-    The prefix cache is counted.
+    The prefix cache is counted. vLLM publishes the complete blocks of the first prompt, which are those that the second one hits.
     """
-    with booted(f"{STACKS}/vllm-cpu.yaml", tmp_path, [("settings.folder", model)]) as stack:
+    with booted(f"{STACKS}/vllm-cpu-events.yaml", tmp_path, [("settings.folder", model)]) as stack:
         answers = [stack.chat("Find it." * 200, **{**FORCED, "tool_choice": "required", "temperature": 0, "seed": 1}) for _ in range(2)]
+        hits = answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+        wait_for(lambda: stored_tokens(stack) >= hits, "the blocks of the first prompt")
 
     for answer in answers:
         (call,) = answer["choices"][0]["message"]["tool_calls"]
         assert "find" == call["function"]["name"]
         assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
-    assert 0 < answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert 0 < hits
+
+
+def stored_tokens(stack: Booted) -> int:
+    """Returns the tokens in the blocks that the engine has stored so far, by its KV cache events. Each block counts once."""
+    lines = map(json.loads, (stack.home / "run" / "kv_events.jsonl").read_text().splitlines())
+    sizes = {block: line["block_size"] for line in lines if line["event"] == "stored" for block in line["blocks"]}
+    return sum(sizes.values())
 
 
 def test_calls_of_the_engine(model: str, tmp_path: Path) -> None:

@@ -206,7 +206,10 @@ class Factory:
         for each in reversed(self._instances):  # The first replica is last, so that its port and URL count.
             values |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url, f"{each.service}.host": each.host}
         for name in self.spec.services:
-            values[f"{name}.urls"] = ",".join(each.url for each in self._instances if each.service == name)
+            replicas = [each for each in self._instances if each.service == name]
+            values[f"{name}.urls"] = ",".join(each.url for each in replicas)
+            for port in replicas[0].ports.keys() - {"port"}:
+                values[f"{name}.ports.{port}"] = ",".join(str(each.ports[port]) for each in replicas)
         values["metrics"] = ",".join(filter(None, (each.named_metrics for each in self._instances)))
         return values
 
@@ -361,7 +364,8 @@ def refuse_mistakes(spec: StackSpec) -> None:
     factory = Factory(spec, Path(), instances)
     for each in instances:
         factory.check_texts(each)
-    expand(spec.labels.trace or "", {"run_dir": ""}, "labels.trace")
+    for key, text in (("labels.trace", spec.labels.trace), ("kv_events", spec.kv_events)):
+        expand(text or "", {"run_dir": ""}, key)
 
 
 def submissions(spec: StackSpec, logs: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ from pytest_agentbench.backends.stack.composition import refuse_unused_settings,
 from pytest_agentbench.backends.stack.protocol import ServicesRestarting
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import expand
+from pytest_agentbench.backends.telemetry.kv_events import EventSource
 from pytest_agentbench.backends.telemetry.samples import Sources
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.file_system import write_whole
@@ -122,7 +123,9 @@ class Stacked(Backend):
     def metrics(self) -> Sources:
         assert self._held is not None
         leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
-        return Sources(self._held.metrics, tuple(gpus.find(leased)), self.spec.sample_every)
+        run_dir = {"run_dir": str(self._held.home / "run")}
+        events = (EventSource(Path(expand(self.spec.kv_events, run_dir, "kv_events"))),) if self.spec.kv_events else ()
+        return Sources(self._held.metrics, tuple(gpus.find(leased)), self.spec.sample_every, events)
 
     def watch(self, tell: Tell) -> str | None:
         """Blocks until the stack dies or is stopped, and reports restarts of services to the session.

@@ -275,6 +275,11 @@ class StackSpec(BackendKeys):
         description="The time between two samples of the [metrics](metrics.md#what-the-server-says), "
         "such as `500ms`; a number is in seconds.",
     )
+    kv_events: str | None = Field(
+        default=None,
+        description="The file that `kv_events.py` writes [KV cache events](metrics.md#kv-cache-events) to, such as "
+        "`{run_dir}/kv_events.jsonl`. Without it, none are recorded.",
+    )
 
     @model_validator(mode="after")
     def _references_exist(self) -> Self:

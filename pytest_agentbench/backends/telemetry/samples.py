@@ -20,6 +20,8 @@ import orjson
 
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import Gpu
+from pytest_agentbench.backends.telemetry.kv_events import FILE as EVENTS
+from pytest_agentbench.backends.telemetry.kv_events import EventCopy, EventSource
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.threads import daemon
@@ -208,6 +210,11 @@ class Sources:
     targets: tuple[Target, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     every_s: float = 1.0  # seconds between two rounds
+    kv_events: tuple[EventSource, ...] = ()  # files of KV cache events, which are copied in each round
+
+    @property
+    def are_empty(self) -> bool:
+        return not (self.targets or self.gpus or self.kv_events)
 
 
 @dataclass
@@ -276,6 +283,7 @@ class Sampler:
         self.every_s = sources.every_s
         self._watched = [SampledTarget(target) for target in sources.targets]
         self._gpus = [gpu for gpu in sources.gpus if gpu.uuid]
+        self._events = EventCopy(sources.kv_events, file.with_name(EVENTS))
         self._path = file
         self._file: FileIO | None = None  # open while the thread runs
         self._lost_lines = 0  # lines that could not be written
@@ -304,13 +312,14 @@ class Sampler:
     @property
     def notes(self) -> list[str]:
         """Sentences for the user about samples that failed."""
+        ignored = [f"{EVENTS}: {self._events.ignored} lines could not be read"] if self._events.ignored else []
         failed = [
             f"{each.target.service}[{each.target.replica}]: {each.failures} of {self.rounds} samples of {each.target.url} failed"
             f"{f', including the last: {each.failing}' if each.failing else ''}"
             for each in self._watched
             if each.failures
         ]
-        return failed + [f"{what}: {why}" for what, why in self._faults.items()]
+        return failed + ignored + [f"{what}: {why}" for what, why in self._faults.items()]
 
     def _run(self) -> None:
         assert self._file is not None
@@ -342,6 +351,10 @@ class Sampler:
                 self._write(file, {**self._now(), "gpu": gpu.id, **codec.plain(gpus.load(gpu.uuid))})
             except Exception as error:  # Errors of NVML, whose class is only available if it is installed.
                 self._faults[f"GPU {gpu.id}"] = str(error)
+        try:
+            self._events.copy()
+        except OSError as error:
+            self._faults[EVENTS] = f"events are lost: {error.strerror}"
         self.rounds += 1
 
     def _line(self, watched: SampledTarget) -> Json | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.backends.telemetry.kv_cache import CachedCalls
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.foreign import USUAL
 from pytest_agentbench.metrics.timeline import Calendar
@@ -44,7 +45,7 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None], most: 
     """
     from pytest_agentbench.metrics.frame_reader import FrameReader  # imports numpy
 
-    packing, reader = PackedRollouts(Judge.of(run)), FrameReader()
+    packing, reader = PackedRollouts(Judge.of(run), with_cached=bool(run.kv_cache)), FrameReader()
     if (directory / FILE).is_file():
         for rollout in read_journal(directory, on_damage):
             packing.add(rollout)
@@ -55,7 +56,7 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None], most: 
 
 def packed_data(run: Run, directory: Path, packing: PackedRollouts, most: int = MOST) -> RunData:
     """Returns the data of a run from its packed rollouts. Reads its messages and the samples of its server metrics from `directory`."""
-    server, mains = server_series(directory, packing.table.began), mains_of(run)
+    server, mains = server_series(directory, packing.table.began, packing.cached), mains_of(run)
     blocks = packing.blocks(directory, mains, most)
     places = {"contents": blocks.contents, "starts": blocks.starts, "urls": urls_of(run)}
     return RunData(
@@ -110,8 +111,10 @@ class PackedRollouts:
     The caller must also add the same rollouts to `distributions`, as a frame (a table of rollouts and their calls).
     """
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, *, with_cached: bool = False) -> None:
+        """With `with_cached`, also collects the calls whose prompts may have been in a cache, for runs with KV cache events."""
         self.table, self.distributions = PageTable(judge), Distributions()
+        self.cached = CachedCalls() if with_cached else None
         self._rows: list[list[Any]] = []
         self._details: list[bytes] = []  # JSON of the details of each row, compressed
 
@@ -120,6 +123,8 @@ class PackedRollouts:
         if rollout.kind != "scenario":
             return
         self._rows.append(self.table.row(rollout))
+        if self.cached is not None:
+            self.cached.add(rollout)
         self._details.append(zlib.compress(encoded(detail(with_cut_reasons(rollout, USUAL.reason))).encode(), 1))
 
     def index(self) -> Json:

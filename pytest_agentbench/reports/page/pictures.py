@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.backends.telemetry.engine_stats import SERVERS
+from pytest_agentbench.backends.telemetry.kv_cache import CachedCalls
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, read_samples
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports.page.kv_pictures import MOST, kv_series
 from pytest_agentbench.runs.directory import name_of
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.decisions import Decision
@@ -126,7 +128,6 @@ def _interval(title: str, decision: Decision, threshold: float, verdict: str) ->
     return {"title": title, **ends, "threshold": threshold, "verdict": verdict, "confidence": decision.confidence}
 
 
-MOST = 600  # maximum points of a line; more would not be visible
 SHARE, COUNT = "%", ""
 
 #: Metric of a server -> (title, unit, factor).
@@ -141,8 +142,11 @@ HITS = {name: role for names in SERVERS.values() for role, name in (("hits", nam
 TimePoints = list[tuple[float, float]]
 
 
-def server_series(directory: Path, began: float | None) -> list[Json]:
-    """Returns the lines of the picture of server metrics. Their points are (seconds after `began`, value). Empty without samples."""
+def server_series(directory: Path, began: float | None, calls: CachedCalls | None = None) -> list[Json]:
+    """Returns the lines of the picture of server metrics. Their points are (seconds after `began`, value). Empty without samples.
+
+    If the run has KV cache events, those are lines, too. `calls` are the calls that may have hit the caches.
+    """
     if began is None:
         return []
     lines: defaultdict[tuple[str, str, str], TimePoints] = defaultdict(list)
@@ -153,7 +157,8 @@ def server_series(directory: Path, began: float | None) -> list[Json]:
         for key, value in points:
             if math.isfinite(value):
                 lines[key].append((at, round(value, 3)))
-    return [{"title": title, "unit": unit, "source": source, "points": thin(points)} for (title, unit, source), points in lines.items()]
+    sampled = [{"title": title, "unit": unit, "source": source, "points": thin(points)} for (title, unit, source), points in lines.items()]
+    return sampled + kv_series(directory, began, calls)
 
 
 def _of_gpu(sample: GpuSample) -> Iterator[tuple[tuple[str, str, str], float]]:

@@ -87,6 +87,7 @@ def test_included_services(tmp_path: Path) -> None:
             "services.engine: {prot} is unknown; known: {engine.host}, {engine.port}, {engine.url}",
         ),
         ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is unknown"),
+        ({"services": {"engine": ENGINE}, "kv_events": "{run}/events"}, "kv_events: {run} is unknown; known: {run_dir}"),
         ({"services": {"a": {**ENGINE, "after": ["b"]}, "b": {**ENGINE, "after": ["a"]}}}, "these services wait for each other: a, b"),
         (
             {"services": {"engine": {**ENGINE, "gpu": 1}}},

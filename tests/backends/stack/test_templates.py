@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.stack.instances import Factory, instances_of
-from pytest_agentbench.backends.stack.spec import dependencies
+from pytest_agentbench.backends.stack.spec import StackSpec, dependencies
 from pytest_agentbench.backends.stack.templates import expand, expand_words
 from pytest_agentbench.errors import ConfigError
 from tests.backends.stack.test_spec import ENGINE, fault, load
@@ -93,3 +93,19 @@ def test_a_star_in_the_wrong_place(tmp_path: Path, router: dict[str, Any]) -> No
     assert fault(tmp_path, services={"engine": ENGINE, "router": router}).startswith(
         "services.router: {engine.urls*} becomes several words, so it has to be a word of its own"
     )
+
+
+def test_ports_of_replicas(tmp_path: Path) -> None:
+    """`{engine.ports.NAME}` has that port of each replica, in their order. The main port is in the URLs."""
+    services: dict[str, Any] = {
+        "engine": {"run": ["serve"], "replicas": 3, "ports": ["events"]},
+        "events": {"run": ["record", "engine={engine.ports.events}"]},
+    }
+    spec = StackSpec.model_validate({"name": "x", "services": services})
+    numbers = iter(range(1, 20))
+    instances = instances_of(spec, tmp_path, lambda: next(numbers))
+    factory = Factory(spec, tmp_path, instances)
+
+    assert ["record", f"engine={','.join(str(each.ports['events']) for each in instances[:3])}"] == factory.command(instances[-1])
+    assert {"engine"} == dependencies(spec)["events"]
+    assert "engine.ports.port" not in factory._shared()

@@ -14,8 +14,9 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.lib.json_text import opened, sealed
 from pytest_agentbench.reports import page
+from pytest_agentbench.reports.page.kv_pictures import MOST
 from pytest_agentbench.reports.page.layout import inert
-from pytest_agentbench.reports.page.pictures import MOST, bins_of, thin
+from pytest_agentbench.reports.page.pictures import bins_of, thin
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_directory
