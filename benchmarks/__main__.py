@@ -35,6 +35,7 @@ from benchmarks import (
 )
 from benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from benchmarks.nodes import benchmark as nodes
+from benchmarks.optimizing import benchmark as optimizing
 from benchmarks.pressure import benchmark as pressure
 from benchmarks.timing import benchmark as timing
 from benchmarks.verdicts import benchmark as verdicts
@@ -64,6 +65,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "contexts": contexts.measure,
     "pressure": pressure.measure,
     "verdicts": verdicts.measure,
+    "optimizing": optimizing.measure,
     "verdicts_real": verdicts_real.measure,
 }
 WIDTHS = (26, 44, 18, 6)  # characters of the table's columns
@@ -112,7 +114,7 @@ def parse() -> argparse.Namespace:
         "--table",
         type=Path,
         metavar="FILE",
-        help="nodes, pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
+        help="nodes, optimizing, pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, as JSON")
     arguments = parser.parse_args()

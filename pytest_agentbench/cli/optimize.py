@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +124,8 @@ def _prepared(options: argparse.Namespace) -> OptimizeCommand:
     within, _, noise = noise_of(options, suite, score, scale)
     plan = _plan(options, suite)
     needed = confirmation_trials(len(plan.held_out), within, options.margin / scale.width, deterministic=suite.deterministic)
-    plan = plan.with_confirmation(options.confirmation_trials or needed)
+    chosen = options.confirmation_trials
+    plan = replace(plan, confirmation_trials=chosen) if chosen else plan.with_confirmation(needed)
     directory = options.output or options.reports / FOLDER / suite.name
     passed_on = (f"--agentbench-backend={options.backend}", *options.rest)
     continue_study(directory, StudySettings(str(options.suite), space.model_dump(), passed_on, options.margin, plan))

@@ -15,6 +15,7 @@ from pytest_agentbench.suites.arms import VariantOrigin
 PARTS = 3  # parts of the search's scenarios, after each of which Optuna may prune a trial
 FEWEST_SCENARIOS = 12  # fewest scenarios of a suite that can be split
 POWER = 0.9  # probability that quality which has not changed passes
+CONFIRMATION_PAIRS = 15  # fewest pairs of blocks that a plan has, so that the interval of a ratio is narrow enough to show something
 MOST_CONFIRMATION_TRIALS = 50  # trials of each scenario in a confirmation at most
 
 
@@ -43,8 +44,13 @@ class StudyPlan:
         return 2 * self.settings * sum(map(len, self.parts)), 2 * len(self.held_out) * self.confirmation_trials
 
     def with_confirmation(self, trials: int | None) -> StudyPlan:
-        """Returns the plan with a number of trials in the confirmation: the most that a study runs if None is enough."""
-        return replace(self, confirmation_trials=trials or MOST_CONFIRMATION_TRIALS)
+        """Returns the plan with at least so many trials in the confirmation, and enough pairs of blocks to compare speed.
+
+        With None, which means that no number is enough for quality, it is the most that a study runs.
+        """
+        counts = range(trials or MOST_CONFIRMATION_TRIALS, MOST_CONFIRMATION_TRIALS + 1)
+        plans = [replace(self, confirmation_trials=count) for count in counts]
+        return next((plan for plan in plans if plan.confirmation_pairs >= CONFIRMATION_PAIRS), plans[-1])
 
 
 def split(clusters: Mapping[str, str | None], seed: int) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:

@@ -95,7 +95,7 @@ def _error(values: Sequence[float]) -> float:
 def selection_gain(errors: Sequence[float]) -> float:
     """Returns how far below 0 the lowest of several log ratios is by chance alone, if all settings are equal.
 
-    `errors` are the standard errors of the log ratios. The expected extreme of n normal values is Blom's approximation (1958).
+    `errors` are the standard errors of the log ratios. The expected lowest of n normal values is Blom's approximation (1958).
     """
     count = len(errors)
-    return fmean(errors) * NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
+    return fmean(errors) * NormalDist().inv_cdf(0.625 / (count + 0.25)) if count > 1 else 0.0

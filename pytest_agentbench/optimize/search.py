@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.trial import FrozenTrial, Trial, TrialState
 
 INSTALL = "agentbench optimize needs Optuna: pip install 'pytest-agentbench[optimize]'"
 STARTUP = 4  # trials before Optuna prunes any
@@ -138,19 +138,20 @@ def _run_trial(study: Study, trial: Trial, settings: Json, terms: RankingTerms, 
             if len(values) == 1 and place < len(plan.parts) - 1:
                 trial.report(values[0], place)
                 if trial.should_prune():
-                    study.tell(trial, state=TrialState.PRUNED)
+                    _end(study, trial, TrialState.PRUNED)
                     return
     except NotMeasured as error:
         trial.set_user_attr(WHY, str(error))
-        study.tell(trial, state=TrialState.FAIL)
+        _end(study, trial, TrialState.FAIL)
         return
-    _tell_values(study, trial, values)
+    _end(study, trial, TrialState.COMPLETE, values)
 
 
-def _tell_values(study: Study, trial: Trial, values: Sequence[float]) -> None:
+def _end(study: Study, trial: Trial, state: TrialState, values: Sequence[float] | None = None) -> None:
+    """Tells Optuna how a trial ended."""
     try:
         with _quiet():
-            study.tell(trial, [*values])
+            study.tell(trial, values, state)
     except RuntimeError:  # The sampler of all settings stops the study after the last, which Optuna allows in its own loop only.
         study.set_user_attr(EXHAUSTED, value=True)
 

@@ -89,7 +89,7 @@ def _ratios(report: StudyReport) -> set[str]:
 def _row(trial: RankedTrial, objectives: list[str]) -> tuple[TableCell, ...]:
     known = trial.evidence
     ratios = [math.exp(known.ratios[name]) if known else None for name in objectives]
-    quality = -known.loss if known else None
+    quality = round(-known.loss, 6) + 0.0 if known else None
     return trial.number, optimize_phrases.settings_text(trial.settings), *ratios, quality, trial.why or trial.state
 
 

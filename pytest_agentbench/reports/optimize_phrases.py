@@ -32,7 +32,7 @@ def trial_result(trial: RankedTrial) -> str:
     if trial.state == "fail" or trial.evidence is None:
         return f"not measured ({trial.why})"
     ratios = ", ".join(f"{name} x{math.exp(value):.3f}" for name, value in trial.evidence.ratios.items())
-    return f"{ratios}, {QUALITY} {-trial.evidence.loss:+.3f}{' (pruned)' if trial.state == 'pruned' else ''}"
+    return f"{ratios}, {QUALITY} {round(-trial.evidence.loss, 3) + 0.0:+.3f}{' (pruned)' if trial.state == 'pruned' else ''}"
 
 
 def looked_at(trials: Sequence[RankedTrial]) -> str:
@@ -55,8 +55,10 @@ def verdict(confirmation: Confirmation) -> str:
 
 
 def _interval(estimate: float | None, low: float | None, high: float | None, form: str, sign: str = "") -> str:
-    if estimate is None or low is None or high is None:
+    if estimate is None:
         return " unknown"
+    if low is None or high is None:
+        return f" {sign}{estimate:{form}}"
     return f" {sign}{estimate:{form}} [{low:{form}}, {high:{form}}]"
 
 
