@@ -136,7 +136,8 @@ def _run_trial(study: Study, trial: Trial, settings: Json, terms: RankingTerms, 
             trial.set_user_attr(EVIDENCE, codec.plain(evidence))
             values = evidence.values(terms)
             if len(values) == 1 and place < len(plan.parts) - 1:
-                trial.report(values[0], place)
+                with _quiet():  # A process that was killed may have reported it.
+                    trial.report(values[0], place)
                 if trial.should_prune():
                     _end(study, trial, TrialState.PRUNED)
                     return

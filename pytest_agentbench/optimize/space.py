@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 QUALITY = "quality"  # the objective that is the main score of the suite
 PERCENTILES = ("p50", "p90")
 Plain = str | bool | int | float | None  # a value that Optuna can choose
+Bound = int | FiniteFloat  # of a range; YAML's 1 is whole, and 1.0 is not
 
 
 class ParameterSpec(Spec):
     """The values of one setting: a list of values, or a range of numbers."""
 
     values: list[Plain] | None = Field(default=None, min_length=1, description="The values to choose from, in no order.")
-    low: FiniteFloat | None = Field(default=None, description="The smallest number of a range.")
-    high: FiniteFloat | None = Field(
-        default=None, description="The largest number of a range. If `low`, `high` and `step` are whole numbers, all its numbers are."
+    low: Bound | None = Field(default=None, description="The smallest number of a range.")
+    high: Bound | None = Field(
+        default=None,
+        description="The largest number of a range. If `low`, `high` and `step` are whole numbers (1, not 1.0), all its numbers are.",
     )
-    step: FiniteFloat | None = Field(default=None, gt=0, description="The distance between two numbers of a range.")
+    step: Bound | None = Field(default=None, gt=0, description="The distance between two numbers of a range.")
     log: bool = Field(default=False, description="Whether to search a range on a logarithmic scale. It then has no `step`.")
     when: dict[str, Plain | list[Plain]] = Field(
         default={}, description="Setting -> value, or list of values, with which this setting exists. That setting stands above this one."
@@ -52,7 +54,7 @@ class ParameterSpec(Spec):
     @property
     def is_whole(self) -> bool:
         """Whether the numbers of the range are whole."""
-        return all(float(each).is_integer() for each in (self.low, self.high, self.step or 1) if each is not None)
+        return all(isinstance(each, int) for each in (self.low, self.high, self.step or 1))
 
     @property
     def size(self) -> int | None:

@@ -47,6 +47,5 @@ def continue_study(directory: Path, now: StudySettings) -> StudySettings:
 
 
 def _differences(before: StudySettings, now: StudySettings) -> list[str]:
-    was, given = codec.plain(before), codec.plain(now)
-    was, given = ({**each, **each.pop("plan")} for each in (was, given))
+    was, given = ({**each.pop("plan"), **each} for each in (codec.plain(before), codec.plain(now)))
     return [name for name in given if was.get(name) != given[name]]
