@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.cli.output import print_document
 from pytest_agentbench.cli.parser import option
+from pytest_agentbench.cli.sessions import tidy_termination
 from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.runs.option import number, positive_time
 
@@ -95,11 +96,17 @@ class OptimizeCommand:
 
 def run_optimize(options: argparse.Namespace) -> None:
     """Runs the search and the confirmation. Prints the ranking, the verdict and the settings."""
+    from pytest_agentbench.cli.optimize_sessions import booted_once
+    from pytest_agentbench.suites.arms import OF_BACKEND
+
     command = _prepared(options)
     for line in _first_lines(command):
-        print(line)
-    _search(command, options.time_limit)
-    _finish(command)
+        print(line, flush=True)
+    is_changed = any(path.startswith(OF_BACKEND) for path in command.space.parameters)
+    with tidy_termination(), booted_once(options.backend, options.rest, is_changed=is_changed) as kept:
+        command.sessions.options = (*command.sessions.options, *kept)
+        _search(command, options.time_limit)
+        _finish(command)
 
 
 def _prepared(options: argparse.Namespace) -> OptimizeCommand:
@@ -208,7 +215,8 @@ def _search(command: OptimizeCommand, limit: float | None) -> None:
     def tell(trial: RankedTrial) -> None:
         done = finished(command.study)
         left = (plan.settings - len(done)) * (time.monotonic() - started) / max(1, len(done) - before) + confirming()
-        print(f"trial {len(done)} of {plan.settings}: {trial_text(trial)}; expected end {datetime.now().astimezone() + timedelta(seconds=left):%H:%M}")
+        end = datetime.now().astimezone() + timedelta(seconds=left)
+        print(f"trial {len(done)} of {plan.settings}: {trial_text(trial)}; expected end {end:%H:%M}", flush=True)
         if len(done) >= FAILURES and all(each.state == "fail" for each in done):
             raise AgentbenchError(f"none of the first {len(done)} settings could be measured: {done[-1].why}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from pytest_agentbench.optimize.search import NotMeasured
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.results import ArmFacts
 from pytest_agentbench.runs.run_file import Run, find_run, read_run
-from pytest_agentbench.suites.arms import COLD, CONCURRENCY, SETTINGS
+from pytest_agentbench.suites.arms import COLD, CONCURRENCY, OF_BACKEND, SETTINGS
 
 ENDED = (OK, FAILED, CANNOT_MEASURE, CANNOT_TELL)  # exit statuses of sessions that came to their end
 CONFIRMATION = "confirmation"  # name of the session with the confirmation
+KEPT = "15m"  # how long a stack stays up if the command is killed between two sessions
 SHOWN_LINES = 5  # last lines of a session's output in the message about its failure
 
 
@@ -75,6 +77,31 @@ class StudySessions:
         except ConfigError:
             return None
         return directory if read_run(directory).plan.not_run == 0 else None
+
+
+@contextmanager
+def booted_once(backend: str, options: Sequence[str], *, is_changed: bool) -> Iterator[tuple[str, ...]]:
+    """Keeps a stack up between the sessions in the `with` block. Yields the options of pytest for that, and ends the stack afterwards.
+
+    Other backends boot in each session, and so does a stack whose own settings are searched (`is_changed`) or set in `options`. A stack
+    that was up before stays up.
+    """
+    from pytest_agentbench.backends.spec import load_backend
+    from pytest_agentbench.backends.stack import registry
+    from pytest_agentbench.backends.stack.spec import StackSpec
+
+    spec = load_backend(backend, Path.cwd())
+    if not isinstance(spec, StackSpec) or is_changed or any(OF_BACKEND in word for word in options):
+        yield ()
+        return
+    before = registry.find_kept(spec)
+    if isinstance(before, registry.HeldStack):
+        before.let_go()
+    try:
+        yield (f"--agentbench-keep-backend={KEPT}",)
+    finally:
+        if isinstance(before, str) and isinstance(held := registry.find_kept(spec), registry.HeldStack):
+            held.stop()
 
 
 def _last_lines(log: Path) -> str:
