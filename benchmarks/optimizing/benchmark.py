@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import platform
-import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
 from statistics import fmean
 
 import numpy as np
 import optuna
 
 from benchmarks.measurement import Figure, Options, Result
-from benchmarks.optimizing.studies import BANKING, KINDS, MARGIN, PLANTED, SETTINGS, StudyOutcome, Truth, banking_plan, simulate
+from benchmarks.optimizing.studies import MARGIN, PLANTED, SETTINGS, StudyOutcome, Truth, banking_plan, simulate
 from pytest_agentbench.stats.mean_intervals import binomial_interval
 
 EQUAL, FASTER, TRAP = TRUTHS = (Truth(), Truth(faster=0.1), Truth(faster=0.1, worse=0.1))
 STUDIES = {EQUAL: 1000, FASTER: 500, TRAP: 500}
-NOISY, QUICK = 10, 10  # shares of STUDIES: with scores that pass or fail, whose confirmations are long; and for a quick run
+QUICK = 10  # a share of STUDIES
 
 #: The promises: share of studies that end in "better" without reason, its upper 95 % limit, and the share in which the planted setting
 #: is not found and confirmed.
@@ -31,8 +32,7 @@ INTRODUCTION = """# Does `agentbench optimize` find what is there?
 Each study tries {settings} settings, of which none or one differs from the default ones. Search and confirmation are the code of the
 [command](../docs/optimize.md); only the rollouts are simulated. Each is drawn from six real ones of its scenario, which an embedded engine
 made that errs in a tenth of its answers (`policy: careless`), and is slower or faster by a load that changes gradually (5 %,
-autocorrelation 0.9). Scores are *as measured*, or *pass or fail* with the same means, which is as noisy as scores can be.
-The margin is {margin:g}.
+autocorrelation 0.9). The margin is {margin:g}.
 
 - **claimed**: studies that call any settings better, with the upper 95 % limit. No settings are, in the first row, and in the third those
   that are faster lose more quality than the margin. Bar: at most {wrong:.0%}, and in the first row an upper limit below {limit:.1%}.
@@ -40,8 +40,8 @@ The margin is {margin:g}.
   row: at least {found:.0%}.
 - **rollouts**: of search and confirmation, both arms together.
 
-| scores | truth | studies | claimed | upper limit | found | confirmed | rollouts | of which confirmation |
-|---|---|---|---|---|---|---|---|---|
+| truth | studies | claimed | upper limit | found | confirmed | rollouts | of which confirmation |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -49,7 +49,6 @@ The margin is {margin:g}.
 class Row:
     """The outcomes of the studies of one truth."""
 
-    kind: str
     truth: Truth
     outcomes: Sequence[StudyOutcome]
 
@@ -72,17 +71,17 @@ class Row:
 
     def __str__(self) -> str:
         count, rollouts = len(self.outcomes), fmean(each.rollouts for each in self.outcomes)
-        ours = banking_plan(0, self.kind).rollouts[1]
+        ours = banking_plan(0).rollouts[1]
         differs = self.truth != EQUAL
         shares = [f"{100 * self.claimed / count:.1f} %", f"{100 * self.upper:.1f} %"]
         shares += [f"{100 * each:.1f} %" if differs else "" for each in (self.found, self.confirmed)]
-        return f"| {self.kind} | {self.truth} | {count:,} | {' | '.join(shares)} | {rollouts:,.0f} | {ours:,} |".replace("|  |", "| |")
+        return f"| {self.truth} | {count:,} | {' | '.join(shares)} | {rollouts:,.0f} | {ours:,} |".replace("|  |", "| |")
 
 
 def measure(options: Options) -> Result:
-    began = time.process_time()
+    before = sum(os.times()[:4])
     rows = [*_rows(quick=options.quick)]
-    cpu_s = time.process_time() - began
+    cpu_s = sum(os.times()[:4]) - before
     if options.table is not None:
         versions = f"Python {platform.python_version()}, Optuna {optuna.__version__}, numpy {np.__version__}"
         quick = "--quick " if options.quick else ""
@@ -96,19 +95,20 @@ def measure(options: Options) -> Result:
 
 
 def _rows(*, quick: bool) -> Iterator[Row]:
-    for kind, truth in product(KINDS, TRUTHS):
-        count = STUDIES[truth] // (QUICK if quick else 1) // (1 if kind == BANKING else NOISY)
-        yield Row(kind, truth, [simulate(truth, seed, kind) for seed in range(count)])
+    with ProcessPoolExecutor() as processes:
+        for truth in TRUTHS:
+            seeds = range(STUDIES[truth] // (QUICK if quick else 1))
+            yield Row(truth, [*processes.map(partial(simulate, truth), seeds, chunksize=20)])
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     for row in rows:
         if row.truth == EQUAL:
-            yield Figure(f"wrong claim, upper limit, {row.kind}", row.upper, "", WRONG_LIMIT if len(row.outcomes) == STUDIES[EQUAL] else 1)
+            yield Figure("wrong claim, upper limit", row.upper, "", WRONG_LIMIT if len(row.outcomes) == STUDIES[EQUAL] else 1)
         if row.truth == FASTER:
-            yield Figure(f"missed, {row.kind}", 1 - row.confirmed, "", MISSED)
+            yield Figure("missed", 1 - row.confirmed, "", MISSED)
         else:
-            yield Figure(f"wrong claim, {'trap, ' * (row.truth == TRAP)}{row.kind}", row.claimed / len(row.outcomes), "", WRONG)
+            yield Figure(f"wrong claim{', trap' * (row.truth == TRAP)}", row.claimed / len(row.outcomes), "", WRONG)
 
 
 def _page(made: str, rows: Sequence[Row]) -> str:

@@ -28,7 +28,6 @@ ROLLOUTS: dict[str, list[tuple[float, float]]] = json.loads((Path(__file__).with
 
 SETTINGS, CONCURRENCY, MARGIN = 20, 4, 0.05
 PLANTED = 7  # the setting that differs, if one does
-BANKING, PASS_OR_FAIL = KINDS = ("as measured", "pass or fail")  # scores: those of the session, or 0 and 1 with the same means
 DRIFT, LIKENESS = 0.05, 0.9  # standard deviation of the load's logarithm, and its autocorrelation between rollouts that follow each other
 
 TERMS = RankingTerms(("rollout.p50",), "tsq", SHARE)
@@ -58,12 +57,10 @@ class StudyOutcome:
     rollouts: int  # rollouts of search and confirmation
 
 
-def banking_plan(seed: int, kind: str = BANKING) -> StudyPlan:
+def banking_plan(seed: int) -> StudyPlan:
     """Returns the plan that the command would make for this suite, if a run has shown the noise of its scores (`--run`)."""
     parts, held_out = split(dict.fromkeys(ROLLOUTS), seed)
     within = spread({scenario: [score for score, _ in each] for scenario, each in ROLLOUTS.items()}).within
-    if kind == PASS_OR_FAIL:
-        within += math.fsum(score * (1 - score) for each in ROLLOUTS.values() for score, _ in each) / sum(map(len, ROLLOUTS.values()))
     plan = StudyPlan(parts, held_out, SETTINGS, 1, CONCURRENCY, seed)
     return plan.with_confirmation(confirmation_trials(len(held_out), within, MARGIN, deterministic=False))
 
@@ -71,8 +68,8 @@ def banking_plan(seed: int, kind: str = BANKING) -> StudyPlan:
 class SimulatedSessions:
     """Draws the rollouts of sessions in which some settings run beside the default ones."""
 
-    def __init__(self, truth: Truth, seed: int, kind: str) -> None:
-        self._truth, self._random, self._kind, self.rollouts = truth, np.random.default_rng(seed), kind, 0
+    def __init__(self, truth: Truth, seed: int) -> None:
+        self._truth, self._random, self.rollouts = truth, np.random.default_rng(seed), 0
 
     def __call__(self, settings: Json, scenarios: Sequence[str], name: str, trials: int = 1) -> ComparedSettings:
         """Draws the rollouts of a session: each is a real one of its scenario, slower or faster by the load at its time."""
@@ -91,11 +88,9 @@ class SimulatedSessions:
         """Yields the rollouts in the order of time, each with its arm."""
         load = np.exp(DRIFT * ar1(len(order), LIKENESS, self._random)).tolist()
         picks = self._random.integers(0, 6, len(order)).tolist()
-        luck, failing = self._random.random((2, len(order))).tolist()
+        failing = self._random.random(len(order)).tolist()
         for place, key in enumerate(order):
             score, ms = ROLLOUTS[key.scenario][picks[place]]
-            if self._kind == PASS_OR_FAIL:
-                score = float(luck[place] < score)
             if key.variant == NEW:
                 ms *= 1 - planted.faster
                 score = 0.0 if failing[place] < planted.worse / MEAN else score
@@ -107,9 +102,9 @@ class SimulatedSessions:
 MEAN = math.fsum(score for each in ROLLOUTS.values() for score, _ in each) / sum(map(len, ROLLOUTS.values()))
 
 
-def simulate(truth: Truth, seed: int, kind: str = BANKING) -> StudyOutcome:
+def simulate(truth: Truth, seed: int) -> StudyOutcome:
     """Simulates one study."""
-    plan, sessions = banking_plan(seed, kind), SimulatedSessions(truth, seed, kind)
+    plan, sessions = banking_plan(seed), SimulatedSessions(truth, seed)
     study = open_study(SPACE)
     search(study, SPACE, TERMS, plan, sessions)
     best = winner(study)

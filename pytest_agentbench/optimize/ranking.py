@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean
 
 from pytest_agentbench.gate.evidence import Trial, latencies, samples
 from pytest_agentbench.optimize.space import QUALITY
@@ -89,7 +89,9 @@ def _losses(compared: ComparedSettings, terms: RankingTerms) -> list[float]:
 
 
 def _error(values: Sequence[float]) -> float:
-    return stdev(values) / math.sqrt(len(values))
+    """Returns the standard error of the mean."""
+    count, mean = len(values), fmean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
 
 
 def selection_gain(errors: Sequence[float]) -> float:

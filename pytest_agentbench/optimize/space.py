@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 QUALITY = "quality"  # the objective that is the main score of the suite
 PERCENTILES = ("p50", "p90")
-Plain = str | bool | int | float | None  # a value that Optuna can choose
-Bound = int | FiniteFloat  # of a range; YAML's 1 is whole, and 1.0 is not
+Suggested = str | bool | int | float | None  # a value that Optuna can choose
+RangeEnd = int | FiniteFloat  # of a range; YAML's 1 is whole, and 1.0 is not
 
 
 class ParameterSpec(Spec):
     """The values of one setting: a list of values, or a range of numbers."""
 
-    values: list[Plain] | None = Field(default=None, min_length=1, description="The values to choose from, in no order.")
-    low: Bound | None = Field(default=None, description="The smallest number of a range.")
-    high: Bound | None = Field(
+    values: list[Suggested] | None = Field(default=None, min_length=1, description="The values to choose from, in no order.")
+    low: RangeEnd | None = Field(default=None, description="The smallest number of a range.")
+    high: RangeEnd | None = Field(
         default=None,
         description="The largest number of a range. If `low`, `high` and `step` are whole numbers (1, not 1.0), all its numbers are.",
     )
-    step: Bound | None = Field(default=None, gt=0, description="The distance between two numbers of a range.")
+    step: RangeEnd | None = Field(default=None, gt=0, description="The distance between two numbers of a range.")
     log: bool = Field(default=False, description="Whether to search a range on a logarithmic scale. It then has no `step`.")
-    when: dict[str, Plain | list[Plain]] = Field(
+    when: dict[str, Suggested | list[Suggested]] = Field(
         default={}, description="Setting -> value, or list of values, with which this setting exists. That setting stands above this one."
     )
 
@@ -71,10 +71,10 @@ class ParameterSpec(Spec):
             path in settings and settings[path] in (wanted if isinstance(wanted, list) else [wanted]) for path, wanted in self.when.items()
         )
 
-    def suggest(self, trial: BaseTrial, path: str) -> Plain:
+    def suggest(self, trial: BaseTrial, path: str) -> Suggested:
         """Returns the value that Optuna suggests for this setting."""
         if self.values is not None:
-            chosen: Plain = trial.suggest_categorical(path, self.values)
+            chosen: Suggested = trial.suggest_categorical(path, self.values)
             return chosen
         assert self.low is not None and self.high is not None  # `_has_values` has checked it
         if self.is_whole:
@@ -82,7 +82,7 @@ class ParameterSpec(Spec):
         return trial.suggest_float(path, self.low, self.high, step=self.step, log=self.log)
 
     @property
-    def example(self) -> Plain:
+    def example(self) -> Suggested:
         """A value of the setting."""
         return self.values[0] if self.values is not None else int(self.low or 0) if self.is_whole else self.low
 
