@@ -302,5 +302,5 @@ def test_named_scenarios(project: Project) -> None:
     )
 
     result.assert_outcomes(passed=4, deselected=4)
-    assert ["shop-a[shop-1]", "shop-a[shop-3]", "shop-b[shop-1]", "shop-b[shop-3]"] == ran(project)
+    assert [f"shop[shop-{number}-{arm}]" for number in (1, 3) for arm in "ab"] == ran(project)
     assert {1: 2, 2: 2} == {calls: sum(calls == len(each.calls) for each in project.rollouts) for calls in (1, 2)}
