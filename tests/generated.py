@@ -1,6 +1,7 @@
 """Generates tables of the documentation: docs/run-json.md from records, docs/metrics.md from the registry, docs/export.md from columns.
 
-The tables of the keys of suite.yaml and of backends come from the models. `python -m tests.generated` writes all of them.
+The tables of the keys of suite.yaml and of backends come from the models, those of docs/nat-config.md from
+the conversion. `python -m tests.generated` writes all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Union
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
+from tests.nat_configs import table_of_keys, table_of_nine
 from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +25,7 @@ PAGE = ROOT / "docs" / "run-json.md"
 METRICS = ROOT / "docs" / "metrics.md"
 EXPORT = ROOT / "docs" / "export.md"
 TREND = ROOT / "docs" / "trend.md"
+NAT_CONFIG = ROOT / "docs" / "nat-config.md"
 
 
 def tables_of(name: str) -> Iterator[str]:
@@ -94,11 +97,12 @@ def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
 
 def generated() -> dict[Path, str]:
     """Maps each file to its correct content."""
-    pages = {
+    pages: dict[Path, Mapping[str, Iterable[str]]] = {
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
+        NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{ROOT / "docs" / name: tables for name, tables in YAML_TABLES.items()},
     }
     return {path: page(path, tables) for path, tables in pages.items()}

@@ -50,10 +50,12 @@ from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmP
 from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main, parser
+from pytest_agentbench.cli.nat_config import OPTIONS as NAT_OPTIONS
 from pytest_agentbench.clusters.manifests import read_manifests
 from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.exports import EXPORTS, TOOLS
+from pytest_agentbench.exports.nat_config.reading import NatReading
 from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.codec import plain
@@ -260,6 +262,8 @@ def load_yaml(path: Path, text: str) -> None:
         read_settings(path)
     elif "\nparameters:" in text:
         read_space(path)
+    elif "\nworkflow:" in text:
+        NatReading(path)
     else:
         load_backend(str(path), path.parent)
 
@@ -537,6 +541,7 @@ WORDS: Mapping[str, list[str]] = {
         *COLUMNS,
     ],
     "import.md": [*TOOLS, "--suite", "--reports"],
+    "nat-config.md": ["nat-config", *(f"--{name}" for name in NAT_OPTIONS)],
     "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
 

@@ -35,7 +35,8 @@ class EmbeddedSpec(EngineSettings, BackendSpec):
     def completed(cls, data: Json, file: Path) -> Json:
         return {**data, "script": str(file.parent / str(data["script"]))} if data.get("script") else data
 
-    def refuse_mistakes(self) -> None:
+    def refuse_mistakes(self, written: Json) -> None:
+        del written
         if self.policy not in POLICIES:
             raise ConfigError(unknown_name("policy", self.policy, POLICIES))
 

@@ -88,6 +88,12 @@ class LabelsSpec(HintsSpec):
         default=False,
         description="For Dynamo: with `true`, its ThunderAgent router is notified when a rollout ends. ThunderAgent itself always is.",
     )
+    processor: bool = Field(
+        default=False,
+        description="For Dynamo: with `true`, a component between frontend and workers names the worker of each call in "
+        "`nvext.engine_data`, because `nvext.worker_id` then names the component. "
+        "[`dynamo-thompson`](thompson-router.md#within-nvidia-dynamo) has one.",
+    )
 
     @model_validator(mode="after")
     def _names_a_place(self) -> Self:

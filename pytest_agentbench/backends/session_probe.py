@@ -14,6 +14,7 @@ from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.records.call import engine_name
+from pytest_agentbench.tap.routing_hints import worker_in
 
 SESSIONS, CALLS = 6, 3
 WORDS = 60  # random words at the beginning of a session, more than a block of a prefix cache
@@ -134,7 +135,7 @@ class EngineFinder:
 
     def engine(self, answer: Json) -> str | None:
         """Returns the name of the engine that has just answered, or None if it is unknown. To be called after each call."""
-        if (worker := engine_name((answer.get("nvext") or {}).get("worker_id"))) is not None:
+        if (worker := engine_name(worker_in(answer.get("nvext") or {}))) is not None:
             return worker
         if not self._before:
             return None

@@ -98,8 +98,11 @@ class BackendSpec(BackendKeys):
         del file
         return data
 
-    def refuse_mistakes(self) -> None:
-        """Raises ConfigError if keys contradict each other. It does not look at the machine."""
+    def refuse_mistakes(self, written: Json) -> None:
+        """Raises ConfigError if keys contradict each other. It does not look at the machine.
+
+        `written` are the keys of the YAML, without the changes of the command line.
+        """
 
     def checks(self, *, reach: bool) -> Iterable[Check]:
         """Yields a check for each thing that the backend needs, in the order in which a boot needs them.
@@ -144,9 +147,10 @@ def load_backend(name: str, root: Path, changes: Sequence[tuple[str, Any]] = ())
         if data.keys() & {"services", "include", "base"}:
             data = {"kind": "stack", **data}
     kind: type[BackendSpec] = load_object("backend kind", _kind(override(data, changes, where), where), KINDS, root)
-    spec = validate(kind, override(kind.completed(data, file), changes, where), where)
+    written = kind.completed(data, file)
+    spec = validate(kind, override(written, changes, where), where)
     try:
-        spec.refuse_mistakes()
+        spec.refuse_mistakes(written)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     return spec

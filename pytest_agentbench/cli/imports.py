@@ -1,4 +1,4 @@
-"""`agentbench import`: converts the results of another tool to a run."""
+"""`agentbench import`: converts the results of another tool to a run, or the configuration of a tool to a suite."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_agentbench.cli.nat_config import NAT_CONFIG, OPTIONS, add_options, run_nat_config
 from pytest_agentbench.exports import TOOLS
 from pytest_agentbench.reports import phrases, suite_phrases
 
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:
     """Adds the parser of this command."""
     imports = commands.add_parser(
-        "import", help="Convert the results of another tool to a run", example="agentbench import nat results/ --suite scenarios/banking"
+        "import",
+        help="Convert the results of another tool to a run",
+        description=f"{NAT_CONFIG} converts a configuration of the NeMo Agent Toolkit to a suite and a backend",
+        example="agentbench import nat results/ --suite scenarios/banking",
     )
-    imports.add_argument("tool", metavar="TOOL", help=f"one of: {' '.join(TOOLS)}; or the import path of a reader")
-    imports.add_argument("path", type=Path, metavar="PATH", help="the result directory of the tool")
+    imports.add_argument("tool", metavar="TOOL", help=f"one of: {' '.join(TOOLS)} {NAT_CONFIG}; or the import path of a reader")
+    imports.add_argument("path", type=Path, metavar="PATH", help=f"the result directory of the tool; for {NAT_CONFIG} the YAML file")
     imports.add_argument(
         "--suite",
         type=Path,
@@ -27,6 +31,7 @@ def add(commands: Any) -> None:
         help="folder of the suite that the tool ran: adds its labels, and lets `agentbench rescore` score the results again",
     )
     imports.takes_reports()
+    add_options(imports)
     imports.set_defaults(run=run_import)
 
 
@@ -37,6 +42,11 @@ def run_import(options: argparse.Namespace) -> None:
     from pytest_agentbench.exports import load_reader, results_in
     from pytest_agentbench.suites.folder import load_suite, suite_file
 
+    if options.tool == NAT_CONFIG:
+        run_nat_config(options)
+        return
+    if misplaced := [name for name in OPTIONS if getattr(options, name)]:
+        raise ConfigError(f"--{misplaced[0]} is an option of `agentbench import {NAT_CONFIG}`; remove it")
     reader = load_reader(options.tool)
     if not options.path.is_dir():
         raise ConfigError(f"{options.path} is not a directory; pass the directory that {options.tool} wrote")

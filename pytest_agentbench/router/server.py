@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import aiohttp
 import orjson
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
-from pytest_agentbench.router.config import WHERE, RouterConfig
-from pytest_agentbench.router.decision_log import DecisionLog, LoggedDecision
+from pytest_agentbench.router.config import RouterConfig
+from pytest_agentbench.router.decisions import AskedCall, Decisions, RoutedCall
 from pytest_agentbench.router.engine_watch import EngineWatch
-from pytest_agentbench.router.features import CallHints, WorkerLoad
 from pytest_agentbench.router.forwarding import UNREACHABLE, EngineCall, read_body
-from pytest_agentbench.router.hints import SentHints, SessionBudgets, WrongHint, read_hints
-from pytest_agentbench.router.router_metrics import RouterMetrics
+from pytest_agentbench.router.hints import WrongHint, read_hints
 from pytest_agentbench.router.seen_prompts import BYTES_PER_TOKEN, blocks_of, prompt_bytes
-from pytest_agentbench.router.thompson import Ending, Routed, ThompsonRouter
+from pytest_agentbench.router.thompson import Ending
 
 LARGEST_BODY = 1 << 27  # bytes
 CONNECT_LIMIT = 10.0  # time limit of a connection to an engine, seconds
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A call that is being answered."""
-
-    sent: SentHints
-    hints: CallHints
-    routed: Routed
-    load: WorkerLoad
-    began: float  # seconds, time.monotonic()
-    at: float  # seconds since 1970
 
 
 class RouterServer:
@@ -45,19 +28,15 @@ class RouterServer:
     """
 
     def __init__(self, config: RouterConfig) -> None:
-        constants = config.rule()
-        self._router = ThompsonRouter(constants, config.seed)
-        self._budgets = SessionBudgets(config.total_requests, constants.prefix_ttl)
+        self._decisions = Decisions(config)
         self._watch = EngineWatch(config.engines, config.metrics_interval)
-        self._metrics = RouterMetrics(self._router)
-        self._log = DecisionLog(config.decisions, WHERE)
         self._http: aiohttp.ClientSession | None = None
 
     def application(self) -> web.Application:
         """Returns the web application."""
         application = web.Application(client_max_size=LARGEST_BODY)
         application.router.add_get("/health", self._health)
-        application.router.add_get("/metrics", self._metrics_page)
+        application.router.add_get("/metrics", self._decisions.metrics_page)
         application.router.add_get("/v1/{path:.*}", self._from_any_engine)
         application.router.add_post("/v1/{path:.*}", self._route)
         application.cleanup_ctx.append(self._running)
@@ -70,13 +49,10 @@ class RouterServer:
             self._watch.start(self._http)
             yield
             await self._watch.stop()
-        self._log.close()
+        self._decisions.close()
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response() if self._watch.alive else error_response(503, "no engine can be reached")
-
-    async def _metrics_page(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _from_any_engine(self, request: web.Request) -> web.StreamResponse:
         """Answers a request that is no call, such as that for the list of models, as an engine does."""
@@ -97,10 +73,8 @@ class RouterServer:
         except WrongHint as error:
             return error_response(400, str(error), "invalid_request_error")
         prompt = prompt_bytes(body)
-        reuse = self._budgets.count(sent.prefix, sent.total)
-        hints = CallHints(sent.prefix, reuse, sent.osl, sent.iat, len(prompt) // BYTES_PER_TOKEN)
-        blocks = blocks_of(prompt)
-        while (call := self._choose(sent, hints, blocks)) is not None:
+        asked, blocks = self._decisions.asked(sent, len(prompt) // BYTES_PER_TOKEN), blocks_of(prompt)
+        while (call := self._choose(asked, blocks)) is not None:
             engine_call = EngineCall(self._client, request, data)
             try:
                 return await self._forward(call, engine_call)
@@ -108,16 +82,12 @@ class RouterServer:
                 self._lost(str(call.routed.worker))
         return error_response(503, "no engine can be reached")
 
-    def _choose(self, sent: SentHints, hints: CallHints, blocks: list[int]) -> _Call | None:
-        loads = self._watch.loads(blocks)
-        if (routed := self._router.choose(hints, loads)) is None:
-            return None
-        self._metrics.count_decision(hints, routed)
-        worker = str(routed.worker)
-        self._watch.all[worker].prompts.add(blocks)
-        return _Call(sent, hints, routed, loads[worker], time.monotonic(), time.time())
+    def _choose(self, asked: AskedCall, blocks: list[int]) -> RoutedCall | None:
+        if (call := self._decisions.choose(asked, self._watch.loads(blocks))) is not None:
+            self._watch.all[str(call.routed.worker)].prompts.add(blocks)
+        return call
 
-    async def _forward(self, call: _Call, engine_call: EngineCall) -> web.StreamResponse:
+    async def _forward(self, call: RoutedCall, engine_call: EngineCall) -> web.StreamResponse:
         worker = str(call.routed.worker)
         ending: Ending = "disconnected"
         try:
@@ -127,44 +97,13 @@ class RouterServer:
             ending = "unjudged"
             raise
         finally:
-            self._end(call, engine_call, ending)
+            self._decisions.end(call, ending, engine_call.tokens.count, engine_call.status)
         return response or error_response(502, f"the engine {worker} broke the connection before it answered")
-
-    def _end(self, call: _Call, engine_call: EngineCall, ending: Ending) -> None:
-        """Learns from the end of a call, counts it, and logs it."""
-        seconds = time.monotonic() - call.began
-        tokens = engine_call.tokens.count
-        reward = self._router.feedback(call.routed.decision, ending, seconds * 1000, tokens)
-        sent, hints, routed, load = call.sent, call.hints, call.routed, call.load
-        ended = LoggedDecision(
-            at=call.at,
-            decision=routed.decision,
-            worker=str(routed.worker),
-            previous=None if routed.previous is None else str(routed.previous),
-            prefix=sent.prefix,
-            total=sent.total,
-            reuse=hints.reuse,
-            osl=hints.osl,
-            iat=hints.iat,
-            prompt_tokens=hints.tokens,
-            overlap=routed.overlap,
-            gpu=load.gpu,
-            queue=load.queue,
-            probability=routed.probability,
-            scores={str(worker): score for worker, score in routed.scores.items()},
-            ending=ending,
-            status=engine_call.status,
-            latency=seconds,
-            output_tokens=tokens,
-            reward=reward,
-        )
-        self._metrics.count_end(ended)
-        self._log.write(ended)
 
     def _lost(self, id: str) -> None:
         """Notes that an engine refuses connections, and forgets what is known of it."""
         self._watch.all[id].mark_dead()
-        self._router.forget(id)
+        self._decisions.forget(id)
 
     @property
     def _client(self) -> aiohttp.ClientSession:

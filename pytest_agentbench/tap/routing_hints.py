@@ -31,6 +31,9 @@ FINAL = "x-dynamo-session-final"
 #: Fields that Dynamo adds to an answer on request.
 EXTRA_FIELDS = ("worker_id", "timing")
 
+#: Field that a component between Dynamo's frontend and its workers adds. It names the worker, while `worker_id` names the component.
+PROCESSOR_FIELD = "engine_data"
+
 
 #: Routes of the APIs in which servers accept unknown fields. Servers of Anthropic Messages reject them.
 OPENAI = ("/chat/completions", "/completions", "/responses")
@@ -183,9 +186,11 @@ class DynamoLabels(HintedLabels):
     hints: HintsOfRoles = NO_HINTS_OF_ROLES
     traced: str = ""  # path of the frontend's request traces
     sends_final: bool = False  # whether the router handles the end of a session; others would answer that call with the model
+    has_processor: bool = False  # whether a component between frontend and workers adds PROCESSOR_FIELD
 
     def hinted(self, id: str, hints: Hints, prefix: str) -> Label:
-        return Label({SESSION: id}, {"nvext": {"extra_fields": [*EXTRA_FIELDS], **hints.as_fields(prefix)}})
+        extra = [*EXTRA_FIELDS, *([PROCESSOR_FIELD] if self.has_processor else [])]
+        return Label({SESSION: id}, {"nvext": {"extra_fields": extra, **hints.as_fields(prefix)}})
 
     def release(self, url: str, model: str, id: str) -> Release | None:
         if not self.sends_final:
@@ -220,6 +225,13 @@ class SessionLabels(HintedLabels):
         return Label({**hints.as_headers(prefix), **dict.fromkeys(self.headers, id)}, fields)
 
 
+def worker_in(nvext: Json) -> object:
+    """Returns what `nvext` of an answer says about its worker, or None if it says nothing."""
+    processed = nvext.get(PROCESSOR_FIELD)
+    named = processed.get("worker_id") if isinstance(processed, dict) else None
+    return nvext.get("worker_id") if named is None else named
+
+
 def nested(path: str, value: object) -> Json:
     """Returns an object with a value at a path of names: `a.b` becomes {"a": {"b": value}}."""
     first, dot, rest = path.partition(".")
@@ -248,7 +260,7 @@ def thunderagent(options: Json) -> Labels:
 
 
 def dynamo(options: Json) -> Labels:
-    return DynamoLabels(hints_of(options), str(options.get("trace") or ""), bool(options.get("release")))
+    return DynamoLabels(hints_of(options), str(options.get("trace") or ""), bool(options.get("release")), bool(options.get("processor")))
 
 
 def session(options: Json) -> Labels:

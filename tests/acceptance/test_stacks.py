@@ -281,7 +281,7 @@ def test_a_stack_is_kept(small: Project, stacks: Path) -> None:
     first = small.run_json["backend"]["reused"]
     small.run("scenarios/shop").assert_outcomes(passed=2)
     second = small.run_json["backend"]["reused"]
-    small.run("scenarios/shop", "--agentbench-set", "backend.settings.depth=4").assert_outcomes(passed=2)
+    small.run("scenarios/shop", "--agentbench-set", "backend.env.DEPTH=four").assert_outcomes(passed=2)
     other = small.run_json["backend"]["reused"]
     there = len(marked(stacks))
     down = agentbench(small, "backend", "down", "small")

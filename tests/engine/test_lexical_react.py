@@ -68,11 +68,15 @@ def test_tools_without_schemas(tools: list[Json]) -> None:
     assert first.endswith("Action: find_branch\nAction Input: {}")
 
 
-def test_prompts_of_others(tools: list[Json]) -> None:
-    """A different prompt in the ReAct format works, with tools as a list and another introduction of schemas."""
+@pytest.mark.parametrize("observation", ["Observation: see\n", ""])
+def test_prompts_of_others(tools: list[Json], observation: str) -> None:
+    """A different prompt in the ReAct format works, with tools as a list and another introduction of schemas.
+
+    It need not mention observations.
+    """
     prompt = (
-        "Tools:\n{tools}\n\nNote: be quick.\nThought: think\nAction: the name, from {tool_names}\nAction Input: JSON\nObservation: see\n"
-        "Final Answer: the end"
+        "Tools:\n{tools}\n\nNote: be quick.\nThought: think\nAction: the name, from {tool_names}\nAction Input: JSON\n"
+        f"{observation}Final Answer: the end"
     )
     messages = opening(tools, prompt=prompt)
     text = re.sub(r"^(?=\w+: .*Arguments must)", "- ", messages[0]["content"], flags=re.MULTILINE)

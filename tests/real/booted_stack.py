@@ -114,8 +114,12 @@ def booted(wanted: str, folder: Path, changes: Sequence[tuple[str, Any]] = ()) -
 
 
 def run(backend: str, folder: Path, *options: str, status: int = 0, suite: str = "banking", seconds: float = 240) -> Json:
-    """Runs a session with a shipped suite and returns its run.json. Its directory is `folder`/latest. It may take `seconds`."""
-    command = [sys.executable, "-m", "pytest", f"scenarios/{suite}", "-q", "-p", "no:cacheprovider", f"--agentbench-backend={backend}"]
+    """Runs a session with a shipped suite and returns its run.json. Its directory is `folder`/latest. It may take `seconds`.
+
+    `backend` is empty if the options name the backends of arms.
+    """
+    named = [f"--agentbench-backend={backend}"] if backend else []
+    command = [sys.executable, "-m", "pytest", f"scenarios/{suite}", "-q", "-p", "no:cacheprovider", *named]
     scrubbed = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
     done = subprocess.run(
         [*command, f"--agentbench-reports={folder}", *options],

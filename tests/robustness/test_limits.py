@@ -61,12 +61,13 @@ def test_a_thread_that_measures_nothing(project: Project, name: str, status: pyt
 
 #: Leaves no memory for the stack of a thread, from the start of the tests until the session ends.
 FULL = """
-import pytest, resource
+import pytest, resource, threading
 from pytest_agentbench.lib.error_texts import address_space
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop():
-    resource.setrlimit(resource.RLIMIT_AS, (address_space() + (4 << 20), resource.RLIM_INFINITY))
+    threading.stack_size(256 << 20)  # so that no thread fits, while other allocations do
+    resource.setrlimit(resource.RLIMIT_AS, (address_space() + (12 << 20), resource.RLIM_INFINITY))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish():
@@ -89,7 +90,7 @@ def test_address_space_is_used_up_during_a_session(project: Project) -> None:
     assert "INTERNALERROR" not in said
 
 
-@pytest.mark.parametrize("mib", [98, 108, 118, 128, 150])
+@pytest.mark.parametrize("mib", [56, 98, 108, 118, 128, 150])
 def test_too_little_memory(project: Project, mib: int) -> None:
     """Under `ulimit -v` a session ends, wherever memory runs out. It passes only if all tests were judged."""
     project.suite(scenarios=2)

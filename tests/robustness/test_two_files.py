@@ -39,9 +39,9 @@ from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-MOMENTS = 50  # Number of times at which both files are copied.
+MOMENTS = 20  # Number of times at which both files are copied.
 # The pool dies after these copies. With a third death a rollout could be blamed, which depends on the session.
-KILLS = (12, 30)
+KILLS = (5, 12)
 SCENARIOS = 30
 CONCURRENCY = 4
 RETRIES = 2
@@ -72,7 +72,7 @@ class Ending(NamedTuple):
 def copies(project: Project, background: Background, moments: random.Random) -> Iterator[Path]:
     """Yields copies of the run directory at random moments. All processes of the session are suspended during a copy."""
     for number in range(MOMENTS):
-        time.sleep(moments.uniform(0, 0.2))  # The moment is random on purpose.
+        time.sleep(moments.uniform(0, 0.5))  # The moment is random on purpose.
         if background.process.poll() is not None:
             return
         os.kill(background.process.pid, signal.SIGSTOP)
@@ -126,7 +126,7 @@ def ends(copy: Path, session: int, suite: Suite, project: Project) -> dict[str, 
 
 @pytest.mark.parametrize("seed", SEEDS[:1])
 def test_both_reach_the_same_result(project: Project, start: Callable[..., Background], seed: int) -> None:
-    """From copies at 50 moments, a new pool of the same session and a pool of the next session produce the same records.
+    """From copies at twenty moments, a new pool of the same session and a pool of the next session produce the same records.
 
     These have the same status, scores and attempts with their number of calls. Used retries remain used.
     """

@@ -9,7 +9,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.wire import Listening
-from pytest_agentbench.router.config import parse_config
+from pytest_agentbench.router.config import RouterConfig, parse_config
 from pytest_agentbench.router.constants import PRESETS
 
 ONE = "http://127.0.0.1:1"
@@ -17,9 +17,9 @@ ONE = "http://127.0.0.1:1"
 
 def test_engines() -> None:
     """Engines are a list, or a text with commas. The preset is `sticky` unless another is named."""
-    assert [ONE, "http://h:2"] == parse_config({"engines": f"{ONE}, http://h:2"}).engines
-    assert PRESETS["sticky"] == parse_config({"engines": [ONE]}).rule()
-    assert 0.5 == parse_config({"engines": [ONE], "preset": "nat", "constants": {"beta_weight": 0.5}}).rule().beta_weight
+    assert [ONE, "http://h:2"] == parse_config({"engines": f"{ONE}, http://h:2"}, RouterConfig).engines
+    assert PRESETS["sticky"] == parse_config({"engines": [ONE]}, RouterConfig).rule()
+    assert 0.5 == parse_config({"engines": [ONE], "preset": "nat", "constants": {"beta_weight": 0.5}}, RouterConfig).rule().beta_weight
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_engines() -> None:
 def test_wrong_settings(settings: Any, message: str) -> None:
     """Settings that cannot be used are errors that name the key."""
     with pytest.raises(ConfigError) as error:
-        parse_config(settings)
+        parse_config(settings, RouterConfig)
 
     assert message in str(error.value)
 

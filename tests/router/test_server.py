@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.router.config import parse_config
+from pytest_agentbench.router.config import RouterConfig, parse_config
 from pytest_agentbench.router.server import RouterServer
 from tests.engines import engine
 from tests.router.conftest import StartRouter
@@ -92,7 +92,7 @@ def test_a_refused_call_is_not_repeated(tmp_path: Path, start_router: StartRoute
 
     assert [503, 503, 200] == statuses
     assert 3 == len((tmp_path / "asked").read_text().splitlines())
-    assert [("failed", 0.0), ("failed", 0.0), ("answered", 0.5)] == [(each.ending, each.reward) for each in router.decisions()]
+    assert [("failed", False), ("failed", False), ("answered", True)] == [(each.ending, bool(each.reward)) for each in router.decisions()]
 
 
 def test_without_any_engine(start_router: StartRouter) -> None:
@@ -115,7 +115,7 @@ def application(handle: Any) -> web.Application:
 
 
 def router_before(engine_url: str, **config: Any) -> web.Application:
-    return RouterServer(parse_config({"engines": engine_url, **config})).application()
+    return RouterServer(parse_config({"engines": engine_url, **config}, RouterConfig)).application()
 
 
 async def test_bytes_and_headers_pass_unchanged() -> None:

@@ -25,15 +25,18 @@ def test_other_errors_stay() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mib", "sentence"), [(56, "too little memory"), (160, "MiB of address space"), (200, "MiB of address space")])
-def test_too_little_address_space(project: Project, mib: int, sentence: str) -> None:
-    """A session that needs more than `ulimit -v` ends with one sentence before anything starts."""
+@pytest.mark.parametrize("mib", [160, 200])
+def test_too_little_address_space(project: Project, mib: int) -> None:
+    """A session that needs more than `ulimit -v` ends with one sentence before anything starts.
+
+    Under a much lower limit pytest itself runs out of memory, wherever that happens.
+    """
     project.suite(scenarios=1)
 
     done = limited(project, resource.RLIMIT_AS, mib << 20)
 
     assert pytest.ExitCode.USAGE_ERROR == done.returncode, done.stdout + done.stderr
-    assert sentence in done.stderr
+    assert "MiB of address space" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert [] == [*project.root.glob("reports/2*")]
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.tap.routing_hints import CHAT, NO_LABEL, Label, Release, make_labels, merged, new_id, run_prefix
+from pytest_agentbench.tap.routing_hints import CHAT, NO_LABEL, Label, Release, make_labels, merged, new_id, run_prefix, worker_in
 
 KEY = RolloutKey("banking", "banking-017", "rethinking", 2)
 URL = "http://127.0.0.1:8000/v1"
@@ -77,6 +77,7 @@ def test_labels_of_any_router(options: Json, label: Label) -> None:
         ({}, {}),
         ({"priority": None, "osl": None}, {}),
         ({"priority": 0, "osl": 64}, {"agent_hints": {"priority": 0, "osl": 64}}),
+        ({"processor": True, "osl": 64}, {"extra_fields": ["worker_id", "timing", "engine_data"], "agent_hints": {"osl": 64}}),
     ],
 )
 def test_labels_of_dynamo(options: Json, hints: Json) -> None:
@@ -86,6 +87,20 @@ def test_labels_of_dynamo(options: Json, hints: Json) -> None:
 
     assert {"x-dynamo-session-id": "i"} == label.headers
     assert nvext == label.fields
+
+
+@pytest.mark.parametrize(
+    ("nvext", "worker"),
+    [
+        ({"worker_id": 1, "engine_data": {"worker_id": 2}}, 2),
+        ({"worker_id": 1, "engine_data": {"other": 2}}, 1),
+        ({"worker_id": 1, "engine_data": None}, 1),
+        ({}, None),
+    ],
+)
+def test_the_worker_in_an_answer(nvext: Json, worker: int | None) -> None:
+    """If a component stands between frontend and workers, the worker that it names counts, and not the component."""
+    assert worker == worker_in(nvext)
 
 
 def test_releases() -> None:

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.backends.stack.spec import RESERVED
+from pytest_agentbench.backends.stack.templates import TEMPLATE
+from pytest_agentbench.errors import ConfigError, did_you_mean
 from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.lib.file_system import shipped
 
@@ -38,11 +40,12 @@ def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) 
 
     Mappings are merged key by key, any other value replaces that of the base, and a key without a value is removed. Files that the base
     includes, and `{here}` and relative paths in it, stay those of its folder. `derived` are the files that led to this one. Raises
-    ConfigError if the base does not exist or leads back to a file.
+    ConfigError if the base does not exist or leads back to a file, or if a setting has no use.
     """
     name = data.pop("base", None)
     data = with_included(data, file)
     if name is None:
+        refuse_unused_settings({}, data, f"{file}: ")
         return data
     other = _base_file(str(name), file)
     if other.resolve() in (seen := (*derived, file.resolve())):
@@ -51,7 +54,31 @@ def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) 
     if (way := os.path.relpath(other.parent, file.parent)) != os.curdir:
         base = _from_elsewhere(base, way)
     merged: dict[str, Any] = _on_top(base, data)
+    refuse_unused_settings(base, merged, f"{file}: ")
     return merged
+
+
+def refuse_unused_settings(before: dict[str, Any], data: dict[str, Any], where: str = "") -> None:
+    """Raises ConfigError for a setting that a change has added and that no template uses, such as a misspelt one.
+
+    `before` are the keys of a stack before the change, and `data` are those after it. Settings in both are not refused, because the change
+    may have replaced the service that used them. Manifests of Kubernetes can use any setting, so none is refused beside them.
+    A reserved name is refused when the YAML is validated.
+    """
+    settings = _mapping(data, "settings").keys()
+    if any(_mapping(services, name).get("kubernetes") for services in [_mapping(data, "services")] for name in services):
+        return
+    used = settings & set(TEMPLATE.findall(str({**data, "settings": None})))
+    for name in sorted(settings - used - RESERVED - _mapping(before, "settings").keys()):
+        raise ConfigError(
+            f"{where}settings.{name}{did_you_mean(name, sorted(used))}: no service has the template {{{name}}}, so it changes nothing; "
+            f"settings with a template: {', '.join(sorted(used)) or 'none'}"
+        )
+
+
+def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """Returns a mapping of a YAML that is not validated yet. It is empty if the key is missing or has another value."""
+    return value if isinstance(value := data.get(key), dict) else {}
 
 
 def _base_file(name: str, file: Path) -> Path:

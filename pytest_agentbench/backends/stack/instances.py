@@ -28,7 +28,6 @@ from pytest_agentbench.backends.stack.spec import (
     ServiceSpec,
     StackSpec,
     dependencies,
-    refuse_unused_settings,
     single_texts,
     words,
 )
@@ -347,9 +346,8 @@ def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[I
 
 
 def refuse_mistakes(spec: StackSpec) -> None:
-    """Raises ConfigError if a stack has an unknown template, an unused setting, services in a circle, or keys that do not fit a cluster."""
+    """Raises ConfigError if a stack has an unknown template, services in a circle, or keys that do not fit a cluster."""
     dependencies(spec)
-    refuse_unused_settings(spec)
     refuse_misplaced(spec)
     instances = instances_of(spec, Path(), lambda: 0)
     factory = Factory(spec, Path(), instances)

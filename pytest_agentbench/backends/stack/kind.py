@@ -18,7 +18,7 @@ from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.ready import missing_workers
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack import registry
-from pytest_agentbench.backends.stack.composition import with_base
+from pytest_agentbench.backends.stack.composition import refuse_unused_settings, with_base
 from pytest_agentbench.backends.stack.protocol import ServicesRestarting
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import expand
@@ -192,9 +192,10 @@ class StackKind(StackSpec, BackendSpec):
         """Returns the keys of the YAML, with its base, the services of included files, and its folder as `here`."""
         return {**with_table_beside(with_base(data, file), file), "here": str(file.parent.absolute())}
 
-    def refuse_mistakes(self) -> None:
+    def refuse_mistakes(self, written: Json) -> None:
         from pytest_agentbench.backends.stack.instances import refuse_mistakes
 
+        refuse_unused_settings(written, self.model_dump())
         refuse_mistakes(self)
 
     def submissions(self) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pytest_agentbench.backends.labels_spec import LABELS, LabelsField, LabelsSp
 from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, Placement
 from pytest_agentbench.backends.stack.templates import TEMPLATE
-from pytest_agentbench.errors import ConfigError, did_you_mean
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import PositiveSeconds, Spec
 from pytest_agentbench.suites.roles import RoleName, RoleSpec, own_names
 
@@ -340,21 +340,6 @@ def single_texts(service: ServiceSpec) -> Iterator[str]:
 def references(service: ServiceSpec) -> set[str]:
     """Returns the names in the templates of a service, such as `port` and `engine.url`."""
     return {name for text in texts(service) for name in TEMPLATE.findall(text)}
-
-
-def refuse_unused_settings(spec: StackSpec) -> None:
-    """Raises ConfigError for a setting without a template, such as a misspelt one: it would change nothing. Manifests may have any."""
-    if any(service.kubernetes is not None for service in spec.services.values()):
-        return
-    used = {name for text in (*spec.env.values(), spec.python or "") for name in TEMPLATE.findall(text)}
-    used = used.union(*map(references, spec.services.values()))
-    for name in spec.settings:
-        if name not in used:
-            others = sorted(spec.settings.keys() & used)
-            raise ConfigError(
-                f"settings.{name}{did_you_mean(name, others)}: no service has the template {{{name}}}, so it changes nothing; "
-                f"settings with a template: {', '.join(others) or 'none'}"
-            )
 
 
 def dependencies(spec: StackSpec) -> dict[str, set[str]]:

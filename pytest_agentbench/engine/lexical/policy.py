@@ -29,7 +29,7 @@ from pytest_agentbench.lib.model_texts import tagged
 from pytest_agentbench.records import Json
 
 #: Words that a system prompt with the ReAct format contains.
-CONTRACT = ("Thought:", "Action:", "Action Input:", "Observation:", "Final Answer:")
+CONTRACT = ("Thought:", "Action:", "Action Input:", "Final Answer:")
 LABELS = frozenset({"Thought", "Action", "Observation", "Question", "Note"})
 #: A line with the name and description of a tool.
 TOOL_LINE = re.compile(r"^(?:[-*] )?([\w.-]+): (.*)$", re.MULTILINE)

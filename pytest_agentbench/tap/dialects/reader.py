@@ -10,7 +10,7 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, Json
 from pytest_agentbench.tap.dialects.pieces import RepeatedEvents
-from pytest_agentbench.tap.routing_hints import EXTRA_FIELDS
+from pytest_agentbench.tap.routing_hints import EXTRA_FIELDS, worker_in
 from pytest_agentbench.tap.stream import Event, NetworkRead
 
 #: Option of streams with a usage in every event. It has no effect unless usage is requested, and some servers reject it.
@@ -327,8 +327,8 @@ def server_report(answer: Json) -> Json | None:
     They are complete in the last chunk of a stream and in an answer without streaming. The built-in engine names itself there, too.
     """
     nvext = answer.get("nvext")
-    report = {name: nvext[name] for name in EXTRA_FIELDS if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
-    return report or None
+    told = {**nvext, "worker_id": worker_in(nvext)} if isinstance(nvext, dict) else {}
+    return {name: told[name] for name in EXTRA_FIELDS if told.get(name) is not None} or None
 
 
 def is_error(data: Any) -> bool:

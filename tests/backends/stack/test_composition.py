@@ -133,3 +133,12 @@ def test_a_misspelt_setting(tmp_path: Path, change: tuple[str, object] | None) -
     with pytest.raises(ConfigError, match=r"settings\.polcy \(did you mean 'policy'\?\): no service has the template \{polcy\}"):
         stack(root, changes=[change] if change else [])
     assert {"policy": "kv"} == stack(root, "big", [("settings.policy", "kv")]).settings
+
+
+def test_a_setting_of_a_replaced_service(tmp_path: Path) -> None:
+    """If a service is replaced, in a YAML or on the command line, the settings of its templates stay and are not refused."""
+    base = {"settings": {"depth": 4}, "services": {"engine": {**ENGINE, "env": {"DEPTH": "{depth}"}}}}
+    root = written(tmp_path, big=base, mine={"base": "big", "services": {"engine": {"env": None}}})
+
+    assert {"depth": 4} == stack(root).settings
+    assert {"depth": 2} == stack(root, "big", [("services.engine", ENGINE), ("settings.depth", 2)]).settings
