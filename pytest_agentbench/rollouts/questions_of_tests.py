@@ -83,11 +83,11 @@ class WorkerInput:
     suites: Mapping[str, WorkerSuite] = field(default_factory=dict)  # folder -> suite
     unavailable: Mapping[str, UnavailableSuite] = field(default_factory=dict)  # folder -> suite
     limit: int | None = None  # scenarios of each suite and variant that run; None: all that are selected
-    scenarios: tuple[str, ...] = ()  # ids of the only scenarios that run; empty: all do
     # group of rollouts -> the scores whose thresholds the gate checks instead of tests, because it compares them with a baseline
     gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pool: PoolAddress | None = None  # None: this session runs no rollouts
     inline: bool = False  # whether rollouts run in their tests
+    scenarios: tuple[str, ...] = ()  # ids of the only scenarios that run; empty: all do
 
     @property
     def every_suite(self) -> dict[str, WorkerSuite | UnavailableSuite]:
