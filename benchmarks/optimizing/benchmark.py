@@ -35,9 +35,9 @@ made that errs in a tenth of its answers (`policy: careless`), and is slower or 
 autocorrelation 0.9). The margin is {margin:g}.
 
 - **claimed**: studies that call any settings better, with the upper 95 % limit. No settings are, in the first row, and in the third those
-  that are faster lose more quality than the margin. Bar: at most {wrong:.0%}, and in the first row an upper limit below {limit:.1%}.
+  that are faster lose more quality than the margin. Bar: at most {wrong:g} %, and in the first row an upper limit below {limit:g} %.
 - **found**: studies whose search ranked the different setting first. **confirmed**: studies that then called it better; bar for the second
-  row: at least {found:.0%}.
+  row: at least {found:g} %.
 - **rollouts**: of search and confirmation, both arms together.
 
 | truth | studies | claimed | upper limit | found | confirmed | rollouts | of which confirmation |
@@ -112,5 +112,5 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def _page(made: str, rows: Sequence[Row]) -> str:
-    terms = {"settings": SETTINGS, "margin": MARGIN, "wrong": WRONG, "limit": WRONG_LIMIT, "found": 1 - MISSED}
+    terms = {"settings": SETTINGS, "margin": MARGIN, "wrong": 100 * WRONG, "limit": 100 * WRONG_LIMIT, "found": 100 * (1 - MISSED)}
     return INTRODUCTION.format(made=made, **terms) + "".join(f"{row}\n" for row in rows)
