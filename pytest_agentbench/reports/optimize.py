@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_agentbench.lib.file_system import write_whole
@@ -18,12 +19,12 @@ from pytest_agentbench.optimize.ranking import RankingTerms
 from pytest_agentbench.optimize.search import RankedTrial
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import optimize_phrases
-from pytest_agentbench.reports.document import Code, Document, Fact, Level, Table, TableCell, Tone, heads, say
+from pytest_agentbench.reports.document import Code, Document, Fact, Figure, Level, Table, TableCell, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.markdown import lines
 from pytest_agentbench.stats.decisions import Decision
 
-PAGE, DATA = "optimize.md", "optimize.json"
+PAGE, DATA, PICTURE = "optimize.md", "optimize.json", "pareto.png"
 SCHEMA = "agentbench-optimize/1"
 
 
@@ -47,11 +48,12 @@ class StudyReport:
         return "good" if self.confirmation and self.confirmation.verdict == CONFIRMED else "open"
 
 
-def document(report: StudyReport) -> Document:
-    """Returns the report of a study."""
+def document(report: StudyReport, picture: str = "") -> Document:
+    """Returns the report of a study. `picture` is the path of the figure of its Pareto set, or empty."""
     parts = [of("", _conclusions(report)), of("Ranking of the search (no claim)", [_ranking(report)])]
     if len(report.terms.objectives) > 1:
-        parts.append(of("Pareto set", [_front(report)]))
+        figure = [Figure("two objectives of the trials", picture, level=Level.VERBOSE)] if picture else []
+        parts.append(of("Pareto set", [_front(report), *figure]))
     if report.importances:
         rows = tuple((name, share) for name, share in report.importances.items())
         parts.append(of("Importance of settings", [Table(heads("setting", ("share", 2)), rows)]))
@@ -99,10 +101,15 @@ def _front(report: StudyReport) -> Table:
 
 
 def write(report: StudyReport, directory: Path) -> list[Path]:
-    """Writes the report for people and for scripts, and returns the paths."""
-    page = "\n".join(lines(document(report), Level.VERBOSE)) + "\n"
+    """Writes the report for people and for scripts, and with several objectives a picture. Returns the paths."""
+    picture = PICTURE if len(report.terms.objectives) > 1 and find_spec("matplotlib") else ""
+    if picture:
+        from pytest_agentbench.plots.comparisons import draw_pareto
+
+        draw_pareto(report.trials, report.front, report.terms.objectives, directory / picture)
+    page = "\n".join(lines(document(report, picture), Level.VERBOSE)) + "\n"
     files = [write_whole(directory / PAGE, page), write_whole(directory / DATA, json.dumps(as_json(report), indent=2) + "\n")]
-    return sorted(files)
+    return sorted([*files, *([directory / picture] if picture else [])])
 
 
 def as_json(report: StudyReport) -> Json:

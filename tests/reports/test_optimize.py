@@ -74,3 +74,17 @@ def test_files(tmp_path: Path) -> None:
     assert (CONFIRMED, trial(1, 0).settings, ["d", "e"]) == (found["verdict"], found["settings"], found["held_out"])
     nothing = as_json(replace(report(), best=None, confirmation=None))
     assert (None, None, None) == (nothing["verdict"], nothing["settings"], nothing["speed"])
+
+
+def test_several_objectives_have_a_picture(tmp_path: Path) -> None:
+    """With two objectives the Pareto set is a table and a picture."""
+    trials = tuple(replace(trial(number, ratio), values=(ratio, -ratio)) for number, ratio in ((0, 0.1), (1, -0.1)))
+    several = replace(report(), terms=replace(report().terms, objectives=("rollout.p50", "quality")), trials=trials, front=trials)
+
+    files = write(several, tmp_path)
+
+    assert ["optimize.json", "optimize.md", "pareto.png"] == [file.name for file in files]
+    assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "optimize.md").read_text(encoding="utf-8")
+    assert "## Pareto set" in page
+    assert "(pareto.png)" in page
