@@ -33,7 +33,7 @@ lint: $(VENV)/test.stamp  ## what CI checks besides tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-tables: $(VENV)/test.stamp  ## the tables in docs/, from the records and the models of YAMLs
+tables: $(VENV)/test.stamp  ## the tables in docs/, from the records and the models of YAMLs; the Grafana dashboard
 	$(BIN)/python -m tests.generated
 
 example: $(VENV)/test.stamp  ## the run in reports/example, anew

@@ -33,6 +33,7 @@ from benchmarks import (
     tables,
     workers,
 )
+from benchmarks.hints import benchmark as hints
 from benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from benchmarks.nodes import benchmark as nodes
 from benchmarks.optimizing import benchmark as optimizing
@@ -64,6 +65,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "stack": stack.measure,
     "contexts": contexts.measure,
     "pressure": pressure.measure,
+    "hints": hints.measure,
     "verdicts": verdicts.measure,
     "optimizing": optimizing.measure,
     "verdicts_real": verdicts_real.measure,
@@ -106,15 +108,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="measure less: tables without a million calls, nodes with two node workers and no long session, pressure with two blocks of "
-        "each arm, timing with 48 plain streams (under a minute), verdicts (three minutes), verdicts_real (under a minute)",
+        help="measure less: tables without a million calls, nodes with two node workers and no long session, pressure and hints with two "
+        "blocks of each arm, timing with 48 plain streams (under a minute), verdicts (three minutes), verdicts_real (under a minute)",
     )
     parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: numbers of concurrent streams")
     parser.add_argument(
         "--table",
         type=Path,
         metavar="FILE",
-        help="nodes, optimizing, pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
+        help="hints, nodes, optimizing, pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, as JSON")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """Generates tables of the documentation: docs/run-json.md from records, docs/metrics.md from the registry, docs/export.md from columns.
 
 The tables of the keys of suite.yaml and of backends come from the models, those of docs/nat-config.md from
-the conversion. `python -m tests.generated` writes all of them.
+the conversion, and the Grafana dashboard in backends/monitoring from its panels. `python -m tests.generated` writes all of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Union
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
+from tests.grafana_dashboard import dashboard_text
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.yaml_keys import YAML_TABLES
 
@@ -25,6 +26,7 @@ PAGE = ROOT / "docs" / "run-json.md"
 METRICS = ROOT / "docs" / "metrics.md"
 EXPORT = ROOT / "docs" / "export.md"
 TREND = ROOT / "docs" / "trend.md"
+DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
 NAT_CONFIG = ROOT / "docs" / "nat-config.md"
 
 
@@ -105,7 +107,7 @@ def generated() -> dict[Path, str]:
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{ROOT / "docs" / name: tables for name, tables in YAML_TABLES.items()},
     }
-    return {path: page(path, tables) for path, tables in pages.items()}
+    return {DASHBOARD: dashboard_text(), **{path: page(path, tables) for path, tables in pages.items()}}
 
 
 if __name__ == "__main__":

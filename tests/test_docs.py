@@ -32,6 +32,7 @@ from typing import NamedTuple
 import fastjsonschema
 import kubernetes_validate
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from pytest_agentbench.agents import AGENTS
@@ -171,8 +172,9 @@ KNOWN: dict[tuple[str, str], str] = {}
 class Reader:
     """Works through a page like a user."""
 
-    def __init__(self, project: Path, site: Path, server: str) -> None:
-        self.project, self.site, self.server = project, site, server
+    def __init__(self, project: Path, site: Path, server: str, has: str = "") -> None:
+        """Creates a reader in a project. `has` is a need that this machine meets: commands that need it run, too."""
+        self.project, self.site, self.server, self.has = project, site, server, has
         self.written = ""  # All code so far, which is the state of the project.
         self.output: str | None = None  # Output of the previous command, or None after anything else.
         self.reads_runs = False  # Whether the page has commands that may read the results of a run.
@@ -187,8 +189,10 @@ class Reader:
     def do(self, block: Block) -> None:
         if block.commands:
             for command in block.commands:
-                if not why_not(block, command):
+                if why_not(block, command) in ("", self.has):
                     self.run(block, command)
+                else:
+                    self.output = None  # A text below is not the output of an earlier command.
         elif block.language != "text":
             self.output = None
             self.write(block)
@@ -274,6 +278,8 @@ def load(path: Path) -> None:
     match path.suffix:
         case ".yaml":
             load_yaml(path, text)
+        case ".yml":
+            yaml.safe_load(text)  # `promtool` checks it in tests/backends/test_backend_monitoring.py.
         case ".json":
             json.loads(text)
         case ".jsonl":

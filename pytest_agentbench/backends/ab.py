@@ -193,6 +193,7 @@ class Arms(Backend):
             self.backends[name] = self._makers[name]()  # A backend object can be started only once.
         self._started.add(name)
         backend, began = self.backends[name], time.monotonic()
+        backend.run_metrics = self.run_metrics
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         try:

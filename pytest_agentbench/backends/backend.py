@@ -28,6 +28,7 @@ class Backend(Protocol):
     thresholds: Mapping[str, Mapping[str, float]]  # suite -> thresholds that replace the suite's own
     description: Json  # its description in run.json, without secrets
     nodes: Mapping[str, Mapping[str, Any]] = {}  # launcher of node workers -> its settings in the YAML
+    run_metrics: str = ""  # host and port at which the session serves the metrics of its run; empty if it does not. Set before `start`
     waits: bool = False  # whether to boot it only if a selected test needs it, because it takes GPUs or minutes
     status: str = ""  # what its boot is waiting for, shown to the user
     stop_note: str = ""  # sentence for the user about problems during `stop`

@@ -18,8 +18,6 @@ PREFIX_PARTS = ("session", "suite", "scenario", "variant", "trial", "role")
 WITHDRAWN = {
     "cache_control": "Dynamo 1.6.1 refuses `nvext.cache_control` with HTTP 400, and has no hint in its place; remove it",
     "latency_sensitivity": "Dynamo 1.6.1 treats it as an older name for a place in the router's queue; use `priority`",
-    "speculative_prefill": "Dynamo 1.6.1 sends a second request to an engine after each answer, without a session, so the engines' numbers "
-    "of calls would not be those of the run; remove it",
     "prefix_id": "Dynamo 1.6.1 refuses `agent_hints.prefix_id` with HTTP 400; use `prefix`, which is sent in a form that routers take",
     "policy_class": "Dynamo 1.6.1 refuses `agent_hints.policy_class` with HTTP 400; use `priority`",
 }
@@ -52,6 +50,11 @@ class HintsSpec(Spec):
     osl: PositiveInt | None = Field(
         default=None,
         description="The expected number of output tokens of each call. Dynamo gets it in `agent_hints`, `session` as `x-prefix-osl`.",
+    )
+    speculative_prefill: bool | None = Field(
+        default=None,
+        description="For Dynamo: with `true`, an engine gets a [second request](hints.md#speculative-prefill) after each answer to a chat, "
+        "so that its cache has the beginning of the next prompt. Sent in `agent_hints`.",
     )
     total_requests: PositiveInt | None = Field(
         default=None,

@@ -153,13 +153,14 @@ def run_logs(options: argparse.Namespace) -> None:
             f"{facts.logs or 'an unknown folder'} contains no log of {options.service or 'any service'}; "
             f"services with a log: {known or 'none'}"
         )
+    assert facts.logs is not None  # It has files.
     places = {file: file.stat().st_size for file in files}
     for file in files:
         print(f"==> {file}")
         for line in tail(file, options.lines):
-            print(line)
+            print(line, flush=True)
     if options.follow:
-        follow(places, lambda: _is_running(options.name))
+        follow(facts.logs, f"{options.service or '*'}.log", places, lambda: _is_running(options.name))
 
 
 def _is_running(name: str) -> bool:
@@ -170,30 +171,36 @@ def _is_running(name: str) -> bool:
     return True
 
 
-def follow(places: dict[Path, int], goes_on: Callable[[], bool]) -> None:
-    """Prints the lines that are added to log files, redacted, until `goes_on` returns False. The name of a file precedes its lines.
+def follow(folder: Path, pattern: str, places: dict[Path, int], goes_on: Callable[[], bool]) -> None:
+    """Prints the lines that are added to the log files of a folder, redacted, until `goes_on` returns False.
 
-    `places` has the number of bytes of each file that are not printed.
+    The name of a file precedes its lines. `places` has the number of bytes of each file that are not printed; files that appear later are
+    printed from their beginning.
     """
-    from pytest_agentbench.lib.redact import Redactor
-
     last: Path | None = None
     while True:
         is_last_look = not goes_on()
-        for file, place in places.items():
-            with file.open("rb") as log:
-                log.seek(place)
-                lines, end, _incomplete = log.read().rpartition(b"\n")
-            if not end:
+        for file in sorted({*places, *folder.glob(pattern)}):
+            lines, places[file] = _new_lines(file, places.get(file, 0))
+            if not lines:
                 continue
-            places[file] = place + len(lines) + 1
             if file != last:
                 print(f"==> {file}")
             last = file
-            print(Redactor().plain(lines.decode("utf-8", "replace")), flush=True)
+            print(lines, flush=True)
         if is_last_look:
             return
         time.sleep(LOOK_PAUSE)
+
+
+def _new_lines(file: Path, place: int) -> tuple[str, int]:
+    """Returns the complete lines after the first `place` bytes of a log, redacted, and the place of their end."""
+    from pytest_agentbench.lib.redact import Redactor
+
+    with file.open("rb") as log:
+        log.seek(place)
+        lines, end, _incomplete = log.read().rpartition(b"\n")
+    return (Redactor().plain(lines.decode("utf-8", "replace")), place + len(lines) + 1) if end else ("", place)
 
 
 def run_down(options: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,15 +31,22 @@ def add(commands: Any) -> None:
         help="name, YAML file or URL of a backend; SETTINGS.yaml of a retriever; or the folder of a suite with a retriever "
         "(default: this machine and all backends in backends/)",
     )
+    doctor.add_argument(
+        "--probe",
+        action="store_true",
+        help="make the smallest CUDA call in the environment or container of each service with GPUs of the backends (it leases one GPU)",
+    )
     doctor.set_defaults(run=run_doctor)
 
 
 def run_doctor(options: argparse.Namespace) -> None:
     """Prints a line for each check. Raises MissingError if a named backend, retriever or suite lacks something."""
     if not options.backends:
+        if options.probe:
+            raise ConfigError("--probe needs the name or the YAML file of a backend, for example: agentbench doctor --probe vllm")
         examine_project()
         return
-    named = [(name, *_named(name)) for name in map(LoginUrl, options.backends)]
+    named = [(name, *_named(name, probe=options.probe)) for name in map(LoginUrl, options.backends)]
     if lacking := [name for name, title, checks in named if _examine(title, checks)]:
         raise MissingError(
             f"this machine lacks something that {', '.join(lacking)} need{'s' * (len(lacking) == 1)}; see the lines with ✗ above"
@@ -46,9 +54,13 @@ def run_doctor(options: argparse.Namespace) -> None:
     print(f"nothing is missing for: {', '.join(name for name, _, _ in named)}")
 
 
-def _named(name: str) -> tuple[str, Iterable[Check]]:
-    """Returns the title and the checks of a backend, a retriever or a suite. Raises ConfigError if the name is unknown."""
+def _named(name: str, *, probe: bool) -> tuple[str, Iterable[Check]]:
+    """Returns the title and the checks of a backend, a retriever or a suite. Raises ConfigError if the name is unknown.
+
+    With `probe`, CUDA is probed after the other checks of a backend. Retrievers and suites are not probed.
+    """
     from pytest_agentbench.backends.doctor import checks
+    from pytest_agentbench.backends.doctor.cuda_probe import probe_checks
     from pytest_agentbench.backends.doctor.data_files import file_checks, suite_checks
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.retriever.config import is_retriever
@@ -60,7 +72,7 @@ def _named(name: str) -> tuple[str, Iterable[Check]]:
     if is_retriever(Path(name)):
         return f"{name} (retriever)", file_checks(Path(name))
     spec = load_backend(name, Path.cwd())
-    return f"{name} ({spec.kind})", checks(spec)
+    return f"{name} ({spec.kind})", chain(checks(spec), probe_checks(spec) if probe else ())
 
 
 def examine_project() -> None:

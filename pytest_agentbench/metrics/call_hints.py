@@ -52,14 +52,18 @@ class CallOfSession(NamedTuple):
         return self.call.completion_tokens if self.call.error_kind is None else None
 
 
+def calls_at_router(rollout: Rollout) -> Iterator[LLMCall]:
+    """Yields the calls of the last attempt at a rollout that reached the router of the backend under test, also those of judges."""
+    return (call for call in (*rollout.calls, *rollout.other_calls) if not call.endpoint and call.dialect and call.sent_ns is not None)
+
+
 def sessions(rollout: Rollout) -> Iterator[tuple[str, list[CallOfSession]]]:
     """Yields the role and the calls of each session of a rollout. Only the last attempt of a complete rollout has sessions."""
     if rollout.kind != "scenario" or rollout.status not in COMPLETE:
         return
     by_role: defaultdict[str, list[LLMCall]] = defaultdict(list)
-    for call in sorted((*rollout.calls, *rollout.other_calls), key=lambda call: call.received_ns):
-        if not call.endpoint and call.dialect and call.sent_ns is not None:
-            by_role[call.role].append(call)
+    for call in sorted(calls_at_router(rollout), key=lambda call: call.received_ns):
+        by_role[call.role].append(call)
     for role, calls in by_role.items():
         last = len(calls) - 1
         yield (

@@ -206,6 +206,8 @@ class LLMCall:
     response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
     server: Json | None = None  # `worker_id` of Dynamo or the built-in engine, `timing` of Dynamo or ThunderAgent; None if none is sent
     hints: ToldHints | None = None  # what the router was told to expect of the call; None without such hints
+    # whether the request asked Dynamo for a [speculative prefill](hints.md#speculative-prefill), a second request after the answer
+    speculative: bool = False
     kept: KeptCall | None = None  # [request and reply](conversations.md); None if the session does not keep those of this call
 
     @property

@@ -1,4 +1,7 @@
-"""metrics.txt: the numbers of a run in the OpenMetrics format. GitLab compares those of a merge request with the target branch."""
+"""The numbers of a run in the OpenMetrics format, which Prometheus reads too.
+
+They are in metrics.txt, which GitLab compares with that of the target branch, and a session serves them while it runs.
+"""
 
 from __future__ import annotations
 
@@ -25,28 +28,30 @@ def write(run: Run, directory: Path) -> Path:
     return path
 
 
-def text(run: Run) -> bytes:
+def text(run: Run, more: Iterable[Metric] = ()) -> bytes:
+    """Returns the numbers of a run, with `more` metrics before them."""
     from prometheus_client.openmetrics.exposition import generate_latest
 
-    written: bytes = generate_latest(_Run(run))  # type: ignore[no-untyped-call]  # The library is untyped.
+    written: bytes = generate_latest(_Run(run, more))  # type: ignore[no-untyped-call]  # The library is untyped.
     return written
 
 
 class _Run:
     """A run as a registry of prometheus_client, which gets the metrics from `collect`."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, more: Iterable[Metric]) -> None:
+        self.run, self.more = run, more
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import StateSetMetricFamily
 
         run, performance = self.run, self.run.performance
+        yield from self.more
         verdict = StateSetMetricFamily("agentbench_verdict", "The verdict of the session.")
         verdict.add_metric([], {name: name == run.verdict for name in VERDICTS})
         yield verdict
         yield from self._scores()
-        yield _gauge(
+        yield gauge(
             "rollouts",
             "Rollouts by status.",
             (({"suite": name, "status": status}, count) for name, suite in run.suites.items() for status, count in suite.rollouts.items()),
@@ -55,21 +60,21 @@ class _Run:
             of_arms = (
                 ({"arm": arm.name}, vars(arm)[name] if name in ARM else arm.metrics[name]) for arm in (run.ab.arms if run.ab else ())
             )
-            yield _gauge(f"arm_{name}", f"ab.arms.{name} of run.json.", of_arms)
+            yield gauge(f"arm_{name}", f"ab.arms.{name} of run.json.", of_arms)
         for latency in registry.latencies(compared=True):
             spread = performance.latency(latency)
             seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(spread, name, None)) is not None)
-            yield _gauge(latency, f"{latency}, as docs/metrics.md defines it.", seconds, unit="seconds")
+            yield gauge(latency, f"{latency}, as docs/metrics.md defines it.", seconds, unit="seconds")
         for name, value in {"calls": performance.calls, **{name: performance.number(name) for name in registry.rates()}}.items():
-            yield _gauge(name, f"performance.{name} of run.json.", [({}, value)])
+            yield gauge(name, f"performance.{name} of run.json.", [({}, value)])
         for name in registry.efficiency():
             of_suites = (({"suite": suite}, each.efficiency.metrics[name]) for suite, each in run.suites.items())
-            yield _gauge(name, f"efficiency.{name} of a suite of run.json.", of_suites)
+            yield gauge(name, f"efficiency.{name} of a suite of run.json.", of_suites)
         for name in registry.answers():
             answers = ((suite, score, each) for suite, result in run.suites.items() for score, each in result.answers.items())
             samples = (({"suite": suite, "score": score}, getattr(each, name)) for suite, score, each in answers)
-            yield _gauge(name, f"answers.{name} of a score of a suite of run.json.", samples)
-        yield _gauge(
+            yield gauge(name, f"answers.{name} of a score of a suite of run.json.", samples)
+        yield gauge(
             "failed_calls", "LLM calls that failed, by kind.", (({"kind": kind}, n) for kind, n in performance.failed_calls.items())
         )
 
@@ -83,15 +88,15 @@ class _Run:
         ]
         for part, what in (("value", "Mean"), ("low", "Lower end of the 95 % interval"), ("high", "Upper end of the 95 % interval")):
             metric = "mean" if part == "value" else part
-            yield _gauge(
+            yield gauge(
                 f"score_{metric}",
                 f"{what} of a score; `better` says which values are, and `unit` what they count.",
                 ((labels, getattr(mean, part)) for labels, mean in scores),
             )
 
 
-def _gauge(name: str, about: str, samples: Samples, unit: str = "") -> Metric:
-    """Returns a gauge of prometheus_client. Samples without a value are left out."""
+def gauge(name: str, about: str, samples: Samples, unit: str = "") -> Metric:
+    """Returns a gauge of prometheus_client, whose name begins with `agentbench_`. Samples without a value are left out."""
     from prometheus_client.core import GaugeMetricFamily
 
     known = [(labels, value) for labels, value in samples if value is not None]

@@ -19,10 +19,14 @@ def engine_warning(use: EngineUse, sentence: str) -> str:
 
 
 def calls_at_engines(use: EngineUse) -> str:
-    """`15 calls at the engines, 12 at the tap`: the answered calls of both. Calls that a router repeated are the difference."""
+    """`15 calls at the engines, 12 at the tap`: the answered calls of both. Calls that a router repeated are the difference.
+
+    Second requests of speculative prefills are named, because they are among the calls at the engines.
+    """
     others = f", and {use.uncertain_calls:,} that an engine may have answered (failed or interrupted)" if use.uncertain_calls else ""
     at_engines = f"{use.at_engines:,} calls at the engines" if use.engines else "the engines have no counters of calls"
-    return f"{at_engines}, {use.tap_calls:,} answered calls at the tap{others}"
+    prefills = f" and {count(use.second_requests, 'second request')} of speculative prefills" if use.second_requests else ""
+    return f"{at_engines}, {use.tap_calls:,} answered calls at the tap{prefills}{others}"
 
 
 def sessions_stayed(use: EngineUse) -> str:

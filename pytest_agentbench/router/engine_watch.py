@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -28,12 +28,17 @@ CACHE_BLOCKS, BLOCK_SIZE = re.compile(r'num_gpu_blocks="(\d+)"'), re.compile(r'[
 
 
 class WatchedEngine:
-    """An engine: its address, whether it is alive, its last metrics, and the prompts that it got since it began to live."""
+    """An engine: its address, whether it is alive, its last metrics, and the prompts that it got since it began to live.
 
-    def __init__(self, url: str) -> None:
+    An engine that leaves gets no more calls, and is forgotten when those in flight have ended.
+    """
+
+    def __init__(self, url: str, *, is_alive: bool = True) -> None:
         self.url = url
         self.id = urlsplit(url).netloc
-        self.is_alive = True
+        self.is_alive = is_alive
+        self.is_leaving = False
+        self.calls = 0  # calls in flight
         self.gpu: float | None = None  # share of the KV cache in use, 0 to 1
         self.queue: float | None = None  # waiting calls
         self.read_at = 0.0  # time of the last metrics, seconds, time.monotonic()
@@ -60,20 +65,22 @@ class WatchedEngine:
 
 
 class EngineWatch:
-    """Requests the metrics of each engine at an interval.
+    """The engines of a router, which may join and leave at any time. Requests the metrics of each engine at an interval.
 
     An engine is dead if it refuses connections, and alive again when it answers. One that is only slow stays alive without metrics.
+    The first engines count as alive from the start. One that joins later is alive when it has answered.
     """
 
     def __init__(self, urls: Sequence[str], interval: float) -> None:
         self._interval = interval
         self._engines = {engine.id: engine for engine in map(WatchedEngine, urls)}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._http: aiohttp.ClientSession | None = None
+        self._tasks: dict[WatchedEngine, asyncio.Task[None]] = {}
 
     @property
     def alive(self) -> Mapping[str, WatchedEngine]:
-        """The engines that are alive, by id."""
-        return {id: engine for id, engine in self._engines.items() if engine.is_alive}
+        """The engines that can get calls, by id."""
+        return {id: engine for id, engine in self._engines.items() if engine.is_alive and not engine.is_leaving}
 
     @property
     def all(self) -> Mapping[str, WatchedEngine]:
@@ -84,17 +91,62 @@ class EngineWatch:
         """Returns the load of each living engine, for a call whose prompt has these blocks."""
         return {id: engine.load(blocks, self._interval * FRESH_INTERVALS) for id, engine in self.alive.items()}
 
+    def join(self, url: str) -> WatchedEngine | None:
+        """Adds an engine. Returns None if it is there. One that is leaving begins anew."""
+        engine = WatchedEngine(url, is_alive=False)
+        if (known := self._engines.get(engine.id)) and not known.is_leaving:
+            return None
+        self._engines[engine.id] = engine
+        self._begin(engine)
+        return engine
+
+    async def leave(self, id: str) -> WatchedEngine | None:
+        """Gives an engine no more calls. Returns None if it is not there."""
+        if (engine := self._engines.get(id)) is None:
+            return None
+        engine.is_leaving = True
+        self._forget_if_idle(engine)
+        await self._end(engine)
+        return engine
+
+    @contextmanager
+    def calling(self, engine: WatchedEngine) -> Iterator[None]:
+        """Counts a call as in flight while the block runs."""
+        engine.calls += 1
+        try:
+            yield
+        finally:
+            engine.calls -= 1
+            self._forget_if_idle(engine)
+
+    def is_current(self, engine: WatchedEngine) -> bool:
+        """Returns whether an engine has neither left nor begun anew."""
+        return self._engines.get(engine.id) is engine and not engine.is_leaving
+
     def start(self, http: aiohttp.ClientSession) -> None:
         """Begins to watch the engines."""
-        self._tasks = [asyncio.create_task(self._watch(engine, http)) for engine in self._engines.values()]
+        self._http = http
+        for engine in self._engines.values():
+            self._begin(engine)
 
     async def stop(self) -> None:
         """Ends the watching."""
-        for task in self._tasks:
+        for engine in [*self._tasks]:
+            await self._end(engine)
+
+    def _begin(self, engine: WatchedEngine) -> None:
+        if self._http is not None:
+            self._tasks[engine] = asyncio.create_task(self._watch(engine, self._http))
+
+    async def _end(self, engine: WatchedEngine) -> None:
+        if (task := self._tasks.pop(engine, None)) is not None:
             task.cancel()
-        for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
+
+    def _forget_if_idle(self, engine: WatchedEngine) -> None:
+        if engine.is_leaving and not engine.calls and self._engines.get(engine.id) is engine:
+            del self._engines[engine.id]
 
     async def _watch(self, engine: WatchedEngine, http: aiohttp.ClientSession) -> None:
         while True:

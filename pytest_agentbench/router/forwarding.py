@@ -109,3 +109,9 @@ def read_body(data: bytes) -> Mapping[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return body if isinstance(body, dict) else {}
+
+
+def error_response(status: int, message: str, kind: str = "router_error") -> web.Response:
+    """Returns an error in the format of OpenAI's API."""
+    body = {"error": {"message": f"router: {message}", "type": kind, "param": None, "code": status}}
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")

@@ -11,13 +11,11 @@ from pytest_agentbench.router.features import HintLevel, iat_level, osl_level
 from pytest_agentbench.tap import agent_hints
 from pytest_agentbench.tap.routing_hints import SESSION
 
-#: Header -> the hint that it contains. Of several headers with the same hint, the last one is used.
-HEADERS = {
-    SESSION: "prefix_id",
-    "x-session-id": "prefix_id",
-    agent_hints.PREFIX: "prefix_id",
-    **{header: name for name, header in agent_hints.HEADERS.items()},
-}
+#: Headers with the id of a session, which is the prefix id if a call names no other. Of several, the last one is used.
+SESSIONS = {SESSION: "prefix_id", "x-session-id": "prefix_id"}
+
+#: Header -> the hint that it contains.
+HEADERS = {agent_hints.PREFIX: "prefix_id", **{header: name for name, header in agent_hints.HEADERS.items()}}
 NAMES = ("prefix_id", "total_requests", "osl", "iat")
 LEVELS: Mapping[str, HintLevel] = {"LOW": "LOW", "MEDIUM": "MEDIUM", "HIGH": "HIGH"}
 LONGEST = 200  # characters of a session's id that are used
@@ -41,10 +39,14 @@ class SentHints:
 
 
 def read_hints(headers: Mapping[str, str], body: Mapping[str, Any]) -> SentHints:
-    """Reads the hints of a call. Headers win over `nvext.agent_hints`, and these over `nvext.annotations`. Raises WrongHint."""
+    """Reads the hints of a call. Headers win over `nvext.agent_hints`, these over `nvext.annotations`, and these over the session's id.
+
+    Raises WrongHint.
+    """
     nvext = body.get("nvext")
     nvext = nvext if isinstance(nvext, dict) else {}
-    sent = {**dict(_in_annotations(nvext)), **dict(_in_agent_hints(nvext)), **dict(_in_headers(headers))}
+    in_body = {**dict(_in_annotations(nvext)), **dict(_in_agent_hints(nvext))}
+    sent = {**dict(_in_headers(headers, SESSIONS)), **in_body, **dict(_in_headers(headers, HEADERS))}
     return SentHints(
         str(sent["prefix_id"][1])[:LONGEST] if "prefix_id" in sent else "",
         _count(*sent["total_requests"]) if "total_requests" in sent else None,
@@ -53,8 +55,8 @@ def read_hints(headers: Mapping[str, str], body: Mapping[str, Any]) -> SentHints
     )
 
 
-def _in_headers(headers: Mapping[str, str]) -> Sent:
-    for header, name in HEADERS.items():
+def _in_headers(headers: Mapping[str, str], names: Mapping[str, str]) -> Sent:
+    for header, name in names.items():
         if value := headers.get(header):
             yield name, (header, value)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import aiohttp
-import orjson
 from aiohttp import web
 
 from pytest_agentbench.router.config import RouterConfig
-from pytest_agentbench.router.decisions import AskedCall, Decisions, RoutedCall
-from pytest_agentbench.router.engine_watch import EngineWatch
-from pytest_agentbench.router.forwarding import UNREACHABLE, EngineCall, read_body
+from pytest_agentbench.router.decisions import Decisions, RoutedCall
+from pytest_agentbench.router.engine_watch import EngineWatch, WatchedEngine
+from pytest_agentbench.router.forwarding import UNREACHABLE, EngineCall, error_response, read_body
 from pytest_agentbench.router.hints import WrongHint, read_hints
 from pytest_agentbench.router.seen_prompts import BYTES_PER_TOKEN, blocks_of, prompt_bytes
 from pytest_agentbench.router.thompson import Ending
+from pytest_agentbench.router.worker_routes import WorkerRoutes
 
 LARGEST_BODY = 1 << 27  # bytes
 CONNECT_LIMIT = 10.0  # time limit of a connection to an engine, seconds
@@ -37,6 +37,7 @@ class RouterServer:
         application = web.Application(client_max_size=LARGEST_BODY)
         application.router.add_get("/health", self._health)
         application.router.add_get("/metrics", self._decisions.metrics_page)
+        WorkerRoutes(self._watch, self._decisions).add_to(application.router)
         application.router.add_get("/v1/{path:.*}", self._from_any_engine)
         application.router.add_post("/v1/{path:.*}", self._route)
         application.cleanup_ctx.append(self._running)
@@ -59,9 +60,10 @@ class RouterServer:
         call = EngineCall(self._client, request, await request.read())
         for id, engine in self._watch.alive.items():
             try:
-                return await call.forward(engine.url, id) or error_response(502, f"the engine {id} gave no answer")
+                with self._watch.calling(engine):
+                    return await call.forward(engine.url, id) or error_response(502, f"the engine {id} gave no answer")
             except UNREACHABLE:
-                self._lost(id)
+                self._lost(engine)
         return error_response(503, "no engine can be reached")
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
@@ -74,36 +76,33 @@ class RouterServer:
             return error_response(400, str(error), "invalid_request_error")
         prompt = prompt_bytes(body)
         asked, blocks = self._decisions.asked(sent, len(prompt) // BYTES_PER_TOKEN), blocks_of(prompt)
-        while (call := self._choose(asked, blocks)) is not None:
-            engine_call = EngineCall(self._client, request, data)
+        while (call := self._decisions.choose(asked, self._watch.loads(blocks))) is not None:
+            engine = self._watch.all[str(call.routed.worker)]
+            engine.prompts.add(blocks)
             try:
-                return await self._forward(call, engine_call)
+                return await self._forward(call, engine, EngineCall(self._client, request, data))
             except UNREACHABLE:
-                self._lost(str(call.routed.worker))
+                self._lost(engine)
         return error_response(503, "no engine can be reached")
 
-    def _choose(self, asked: AskedCall, blocks: list[int]) -> RoutedCall | None:
-        if (call := self._decisions.choose(asked, self._watch.loads(blocks))) is not None:
-            self._watch.all[str(call.routed.worker)].prompts.add(blocks)
-        return call
-
-    async def _forward(self, call: RoutedCall, engine_call: EngineCall) -> web.StreamResponse:
-        worker = str(call.routed.worker)
+    async def _forward(self, call: RoutedCall, engine: WatchedEngine, engine_call: EngineCall) -> web.StreamResponse:
         ending: Ending = "disconnected"
         try:
-            response = await engine_call.forward(self._watch.all[worker].url, worker)
+            with self._watch.calling(engine):
+                response = await engine_call.forward(engine.url, engine.id)
             ending = _ending(engine_call)
         except UNREACHABLE:
             ending = "unjudged"
             raise
         finally:
             self._decisions.end(call, ending, engine_call.tokens.count, engine_call.status)
-        return response or error_response(502, f"the engine {worker} broke the connection before it answered")
+        return response or error_response(502, f"the engine {engine.id} broke the connection before it answered")
 
-    def _lost(self, id: str) -> None:
+    def _lost(self, engine: WatchedEngine) -> None:
         """Notes that an engine refuses connections, and forgets what is known of it."""
-        self._watch.all[id].mark_dead()
-        self._decisions.forget(id)
+        engine.mark_dead()
+        if self._watch.is_current(engine):
+            self._decisions.forget(engine.id)
 
     @property
     def _client(self) -> aiohttp.ClientSession:
@@ -117,9 +116,3 @@ def _ending(call: EngineCall) -> Ending:
     if call.is_broken or status is None or status >= 500 or status in (408, 429):
         return "failed"
     return "answered" if status < 400 else "unjudged"
-
-
-def error_response(status: int, message: str, kind: str = "router_error") -> web.Response:
-    """Returns an error in the format of OpenAI's API."""
-    body = {"error": {"message": f"router: {message}", "type": kind, "param": None, "code": status}}
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")

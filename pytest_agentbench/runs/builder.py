@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import fsum
 from statistics import fmean
 from types import MappingProxyType
@@ -231,18 +230,22 @@ class RunReader:
     def __init__(self) -> None:
         from pytest_agentbench.metrics.frame_reader import FrameReader  # imports numpy
 
-        self._frame = FrameReader()
+        self._reader = FrameReader()
+        self._frame: Frame | None = None
         self.suites = defaultdict[str, SuiteTally](SuiteTally)  # group -> counts and texts that the frame does not contain
 
     def add(self, rollout: Rollout, main_score: str, scale: Scale) -> None:
         """Adds a rollout of a scenario. `scale` is the scale of the suite's main score."""
         self.suites[rollout.key.group].add(rollout, main_score, scale)
-        self._frame.add(rollout)
+        self._reader.add(rollout)
+        self._frame = None
 
-    @cached_property
+    @property
     def frame(self) -> Frame:
-        """All rollouts as a frame (tables of rollouts, calls and attempts). Read it after the last `add`."""
-        return self._frame.frame()
+        """All rollouts so far as a frame (tables of rollouts, calls and attempts)."""
+        if self._frame is None:
+            self._frame = self._reader.frame()
+        return self._frame
 
 
 def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], read: RunReader) -> Run:

@@ -250,6 +250,13 @@ class RunOptions:
     sample_interval: float | None = option(  # seconds between two samples of the metrics; null for the value of the backend
         "time between two samples of the metrics of backend and GPUs (default: the value of the backend, usually 1s)", "TIME", read=interval
     )
+    # port of 127.0.0.1 at which [the metrics of the run](monitoring.md#the-metrics-of-a-run) were served while it ran, 0 for any free one;
+    # null if they were not served
+    metrics_port: int | None = option(
+        "serve the metrics of the run at http://127.0.0.1:PORT/metrics while it runs, for Prometheus; 0 takes a free port and prints it",
+        "PORT",
+        read=number(0, 65535),
+    )
     log_level: str = option(  # lowest level in logs of rollouts: `debug`, `info` or `warning`
         "lowest level of messages of agents, tools and scorers in the log of a rollout: `debug`, `info` or `warning`",
         "LEVEL",

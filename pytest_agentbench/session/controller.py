@@ -81,8 +81,7 @@ def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) ->
         inline = "one rollout at a time, in pytest's own process (--agentbench-inline)"
         flight = inline if settings.inline else f"{_count(setup.concurrency, 'rollout')} in flight"
         yield f"{flight}, run directory {setup.shown(opened.directory)}"
-        if opened.services.nodes is not None:
-            yield from opened.services.nodes.sentences
+        yield from opened.sentences
         if settings.keep in KEEPS:
             yield KEEPS[settings.keep]
         yield from opened.redactor.advice
@@ -197,6 +196,10 @@ class Controller:
             raise pytest.UsageError(str(error)) from error
         self.opened = open_session(setup)
         self.config.add_cleanup(self._close)  # Unlike a hook, a cleanup runs even if something fails before it.
+        if self.opened.metrics_server is not None:
+            from pytest_agentbench.session.run_metrics import RunMetrics
+
+            self.opened.metrics_server.serve(RunMetrics(self.opened).text)
         if self.opened.rounds is not None:
             self.config.pluginmanager.register(self.opened.rounds, "agentbench-rounds")
 

@@ -44,6 +44,7 @@ from pytest_agentbench.tap.protocol import Budgets
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.run_file import Run
+    from pytest_agentbench.session.metrics_server import MetricsServer
 
 
 class Hooks:
@@ -96,25 +97,35 @@ class OpenSession:
     hooks: Hooks
     losses: Losses
     environment: Future[Environment]  # code, packages and machine of this session
+    metrics_server: MetricsServer | None  # None without --agentbench-metrics-port
 
     @property
     def number(self) -> int:
         """The number of this session within its run, counted from 1."""
         return self.sessions[-1].number
 
+    @property
+    def sentences(self) -> Iterator[str]:
+        """Yields the lines of the header about node workers and about the metrics of the run."""
+        if self.services.nodes is not None:
+            yield from self.services.nodes.sentences
+        if self.metrics_server is not None:
+            yield self.metrics_server.sentence
+
 
 def open_session(setup: Setup) -> OpenSession:
     """Creates or resumes the run directory, and starts the services in the background.
 
     Raises:
-        pytest.UsageError: Too few file descriptors for this concurrency, `auto` trials without a rule that ends them, a run that cannot be
-            resumed, or a reports directory that is not writable.
+        pytest.UsageError: Too few file descriptors for this concurrency, `auto` trials without a rule that ends them, a port for metrics
+            that is in use, a run that cannot be resumed, or a reports directory that is not writable.
     """
     redactor = make_redactor(setup)
     hooks = Hooks(setup.config, redactor)
     try:
         check_limit(setup.concurrency)
         refuse_endless(setup.settings.rounds, setup.gate, plays_recording=setup.backend.description.get("kind") == "recorded")
+        metrics_server = _open_metrics_server(setup)
         run = open_run(setup, hooks)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
@@ -149,7 +160,23 @@ def open_session(setup: Setup) -> OpenSession:
         sample_interval=setup.settings.sample_interval,
     )
     losses = Losses(redactor.plain)
-    return OpenSession(setup, run.directory, run.sessions, run.recorder, services, rounds, redactor, hooks, losses, surroundings)
+    if metrics_server is not None and setup.config.get_verbosity() < 0:
+        notices.put(metrics_server.sentence)  # No header names the port.
+    return OpenSession(
+        setup, run.directory, run.sessions, run.recorder, services, rounds, redactor, hooks, losses, surroundings, metrics_server
+    )
+
+
+def _open_metrics_server(setup: Setup) -> MetricsServer | None:
+    """Returns the server of the run's metrics, which answers from `serve` on and is closed after the reports are written."""
+    if setup.settings.metrics_port is None:
+        return None
+    from pytest_agentbench.session.metrics_server import MetricsServer
+
+    server = MetricsServer(setup.settings.metrics_port)
+    setup.config.add_cleanup(server.close)
+    setup.backend.run_metrics = server.address
+    return server
 
 
 def _open_nodes(setup: Setup, pool_settings: PoolSettings, directory: Path, budgets: Budgets, log: NodeLog) -> SessionNodes:

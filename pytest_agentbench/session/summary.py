@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
+from typing import Any
 
 from pytest_agentbench.gate import ab
 from pytest_agentbench.gate.ab import SuiteInArms
@@ -14,10 +15,11 @@ from pytest_agentbench.gate.repeats import earlier_runs
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.codec import read as read_record
 from pytest_agentbench.metrics.performance import objectives_of
+from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite
 from pytest_agentbench.runs.directory import name_of
-from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup
+from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup, unknown_environment
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, Cache, PlannedSuite
@@ -103,27 +105,26 @@ def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSet
     }
 
 
+def run_so_far(opened: OpenSession, read: RunReader) -> Run:
+    """Returns the run of a session that has not ended, with the rollouts that were read. Facts that only its end shows are unknown."""
+    planned = _plans_of(opened, Outcomes(opened.setup.config.rootpath), read)
+    facts = SessionFacts(**_facts_so_far(opened), environment=unknown_environment(), stopwatch=Stopwatch(verdict=None))
+    return build_run(facts, [*planned], read)
+
+
 def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resume: str | None) -> SessionFacts:
     """Returns the facts about the run that do not come from its rollouts."""
     recorder, services, settings = opened.recorder, opened.services, opened.setup.settings
     return SessionFacts(
-        id=opened.directory.name,
-        name=name_of(opened.directory),
-        started_at=opened.sessions[0].started_at,
-        finished_at=datetime.now().astimezone().isoformat(timespec="seconds"),
-        command=opened.setup.command,
-        sessions=tuple(SessionShare(each.number, each.started_at, each.concurrency, rollouts=0) for each in opened.sessions),
+        **_facts_so_far(opened),
         nodes=findings.nodes,
         launches=findings.launches,
         repeated=recorder.journal.index.repeated + len(recorder.ran_again),
         resume=resume,
-        settings=_options(opened.setup),
         environment=_environment(opened, findings.environment),
-        backend=_backend(opened),
         rounds=opened.rounds.summary if opened.rounds else None,
         interruptions=read_record(Interruptions, services.interruptions),
         labels=read_record(LabelCounts, plain(services.labels)) if services.labels.labelled else None,
-        plan=Plan(recorder.planned_keys, recorder.done, max(0, recorder.planned_keys - recorder.done)),
         stopwatch=findings.stopwatch,
         serving=findings.serving,
         engines=findings.engines,
@@ -132,6 +133,22 @@ def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resu
         tests=tests.summary(),
         cache=cache_state(services, settings.cache),
     )
+
+
+def _facts_so_far(opened: OpenSession) -> dict[str, Any]:
+    """Returns the fields of SessionFacts that are known while a session runs."""
+    recorder = opened.recorder
+    return {
+        "id": opened.directory.name,
+        "name": name_of(opened.directory),
+        "started_at": opened.sessions[0].started_at,
+        "finished_at": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": opened.setup.command,
+        "sessions": tuple(SessionShare(each.number, each.started_at, each.concurrency, rollouts=0) for each in opened.sessions),
+        "settings": _options(opened.setup),
+        "backend": _backend(opened),
+        "plan": Plan(recorder.planned_keys, recorder.done, max(0, recorder.planned_keys - recorder.done)),
+    }
 
 
 def _options(setup: Setup) -> RunOptions:

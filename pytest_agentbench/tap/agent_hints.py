@@ -12,8 +12,11 @@ from pytest_agentbench.records import Json, ToldHints
 HEADERS = {"total_requests": "x-prefix-total-requests", "osl": "x-prefix-osl", "iat": "x-prefix-iat"}
 PREFIX = "x-prefix-id"
 
+#: Hint for which Dynamo sends a second request to an engine after the answer.
+SPECULATIVE = "speculative_prefill"
+
 #: Hints that Dynamo takes as fields of `nvext.agent_hints`. Dynamo 1.6.1 refuses all others there with HTTP 400.
-FIELDS = ("priority", "strict_priority", "osl")
+FIELDS = ("priority", "strict_priority", "osl", SPECULATIVE)
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Hints:
     priority: int | None = None  # higher ones leave the router's queue earlier
     strict_priority: int | None = None  # as `priority`, but the router compares it first
     osl: int | None = None  # expected output tokens of the call
+    speculative_prefill: bool | None = None  # whether an engine gets prompt and answer as a second request after the answer
     total_requests: int | None = None  # expected calls of the session
     iat: int | None = None  # expected milliseconds from one call of the session to the next
     prefix: str | None = None  # template of the prefix id; None: the id of the session
@@ -67,6 +71,13 @@ class Hints:
 
 
 NO_HINTS = Hints()
+
+
+def asks_for_prefill(body: Json) -> bool:
+    """Returns whether a request asks Dynamo for a speculative prefill: a second request to an engine, with prompt and answer."""
+    nvext = body.get("nvext")
+    hints = nvext.get("agent_hints") if isinstance(nvext, dict) else None
+    return isinstance(hints, dict) and hints.get(SPECULATIVE) is True
 
 
 @dataclass(frozen=True)

@@ -340,6 +340,7 @@ class Exchange:
             response_id=reader.response_id,
             server=reader.server,
             hints=self.hints,
+            speculative=self.backend_body.speculative,
             kept=kept,
         )
 

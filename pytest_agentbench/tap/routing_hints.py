@@ -133,7 +133,8 @@ class HintedLabels(Labels, ABC):
     hints: HintsOfRoles
 
     def label(self, id: str) -> Label:
-        return self.hinted(id, self.hints.own, id)
+        """Returns the label of test calls at a boot. They ask for no second request, which an engine might count during the session."""
+        return self.hinted(id, replace(self.hints.own, speculative_prefill=None), id)
 
     def of_rollout(self, id: str, key: RolloutKey, role: str) -> Label:
         hints = self.hints.of(role)

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap.agent_hints import asks_for_prefill
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.dialects.reader import encode_request, without_running_usage
-from pytest_agentbench.tap.routing_hints import merged
+from pytest_agentbench.tap.routing_hints import CHAT, merged
 
 #: Size in bytes from which a body is parsed in its own process. A megabyte takes about 4 ms.
 LARGE = 1 << 20
@@ -33,6 +34,7 @@ class BackendBody(NamedTuple):
     streamed: bool = False  # whether the agent requested a stream
     upgraded: bool = False  # whether only the tap requested a stream
     hides_usage: bool = False  # whether only the tap requested the usage of the stream
+    speculative: bool = False  # whether it asks Dynamo for a speculative prefill
     original: Json | None = None  # parsed body of the agent; None if it is not a JSON object, or was parsed in another process
 
 
@@ -56,15 +58,17 @@ def apply_changes(route: str, body: bytes, changes: BodyChanges) -> BackendBody:
     request = without_running_usage(original) if changes.usage_once else original
     if changes.fields:
         request = merged(request, changes.fields)
+    speculative = route in CHAT and asks_for_prefill(request)
     if changes.salt:
         request = dialect.salted(request, changes.salt)
     if not streamed:
         stream = dialect.as_stream(request) if changes.upgrade else None
         changed = stream or _changed(request, original) or body
-        return BackendBody(changed, model, upgraded=stream is not None, original=original)
+        return BackendBody(changed, model, upgraded=stream is not None, speculative=speculative, original=original)
     with_usage = dialect.with_usage(request) if changes.usage or changes.usage_once else None
     changed = with_usage or _changed(request, original) or body
-    return BackendBody(changed, model, streamed=True, hides_usage=with_usage is not None, original=original)
+    hides_usage = with_usage is not None
+    return BackendBody(changed, model, streamed=True, hides_usage=hides_usage, speculative=speculative, original=original)
 
 
 async def apply_in_subprocess(route: str, body: bytes, changes: BodyChanges) -> BackendBody:

@@ -273,20 +273,25 @@ def test_two_sessions_at_once(small: Project, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_stack_is_kept(small: Project, stacks: Path) -> None:
-    """A kept stack is reused by the next session with the same spec, but not with another spec. `backend down` ends it."""
+    """A kept stack is reused by the next session with the same spec, but not with another spec. `backend down` ends it.
+
+    Its services no longer have the address of the metrics of a run that has ended.
+    """
     small.suite(scenarios=1, test=PASSES + WHERE)
     keep = "--agentbench-keep-backend=10m"
 
     small.run(keep, "scenarios/shop").assert_outcomes(passed=2)
     first = small.run_json["backend"]["reused"]
-    small.run("scenarios/shop").assert_outcomes(passed=2)
+    small.run("scenarios/shop", "--agentbench-metrics-port=0").assert_outcomes(passed=2)
     second = small.run_json["backend"]["reused"]
+    addresses = [file.read_text() for file in stacks.glob("*/run/run-metrics.json")]
     small.run("scenarios/shop", "--agentbench-set", "backend.env.DEPTH=four").assert_outcomes(passed=2)
     other = small.run_json["backend"]["reused"]
     there = len(marked(stacks))
     down = agentbench(small, "backend", "down", "small")
 
     assert (False, True, False) == (first, second, other)
+    assert ["[]"] == addresses
     assert urls(small)[0] == urls(small)[1] != urls(small)[2]
     assert 1 == there
     assert 0 == down.returncode and down.stdout.startswith("small is down after ")

@@ -72,6 +72,16 @@ def test_the_hardware_of_all_arms(gpus: list[list[str] | None], known: Any, tmp_
     assert known == arms.facts.get("hardware")
 
 
+def test_each_arm_knows_the_metrics_of_the_run(tmp_path: Path) -> None:
+    """Each arm gets the address of the run's metrics before it starts, for example for its Prometheus."""
+    arms = Arms({"a": partial(Server, []), "b": partial(Server, [])})
+    arms.run_metrics = "127.0.0.1:9464"
+    arms.start(tmp_path)
+    arms.stop()
+
+    assert ["127.0.0.1:9464"] * 2 == [each.run_metrics for each in arms.backends.values()]
+
+
 class SlowStack(Server):
     """A backend that boots until `go` is set, and notes how many of its class boot at the same time."""
 

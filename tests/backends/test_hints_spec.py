@@ -31,8 +31,9 @@ def load(root: Path, labels: Any) -> UrlSpec:
 
 def test_hints(tmp_path: Path) -> None:
     """The labels in the form for the tap contain exactly the hints that the YAML names, those of roles as well."""
-    labels = {"kind": "dynamo", "priority": 0, "strict_priority": 1, "osl": 64, "total_requests": 10, "iat": 250, "prefix": "{suite}"}
-    roles = {"judge": {"priority": -1}, "search": {"osl": 8, "prefix": "{role}"}}
+    told = {"priority": 0, "strict_priority": 1, "osl": 64, "speculative_prefill": True}
+    labels = {"kind": "dynamo", **told, "total_requests": 10, "iat": 250, "prefix": "{suite}"}
+    roles = {"judge": {"priority": -1, "speculative_prefill": False}, "search": {"osl": 8, "prefix": "{role}"}}
 
     assert {**labels, "roles": roles} == load(tmp_path, {**labels, "roles": roles}).labels.model_dump(exclude_defaults=True)
 
@@ -42,6 +43,7 @@ def test_hints(tmp_path: Path) -> None:
     [
         ({**SESSION, "priority": 1}, "`priority` is a hint for dynamo, not for 'session'; remove it, or change `kind`"),
         ({"kind": "thunderagent", "osl": 64}, "`osl` is a hint for dynamo and session, not for 'thunderagent'"),
+        ({**SESSION, "speculative_prefill": True}, "`speculative_prefill` is a hint for dynamo, not for 'session'"),
         ({"iat": 250}, "`iat` is a hint for dynamo and session, not for 'none'"),
         ({**SESSION, "roles": {"judge": {"priority": 1}}}, "roles.judge: `priority` is a hint for dynamo, not for 'session'"),
         ({"kind": "dynamo", "strict_priority": -1}, "labels.strict_priority: must be greater than or equal to 0, not -1"),

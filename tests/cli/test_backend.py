@@ -92,24 +92,27 @@ def test_faults(tmp_path: Path, capsys: Capture, settings: dict[str, Any], sente
 
 
 def test_new_lines_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """`logs --follow` prints only complete new lines, redacted, under the name of their file, also those before the stack stopped."""
+    """`logs --follow` prints only complete new lines, redacted, under the name of their file, also those before the stack stopped.
+
+    The log of a service that starts later is followed from its beginning.
+    """
     monkeypatch.setenv("SHOP_API_KEY", "zebra-42-quartz-lantern")
-    engine_log, router_log = tmp_path / "engine.log", tmp_path / "router.log"
+    engine_log, router_log, late_log = (tmp_path / f"{name}.log" for name in ("engine", "router", "worker"))
     engine_log.write_text("known\n")
     router_log.write_text("known\n")
-    looks = iter([("one\ntw", "", True), ("o zebra-42-quartz-lantern\n", "three\n", False)])
+    looks = iter([("one\ntw", "", "", True), ("o zebra-42-quartz-lantern\n", "three\n", "four\n", False)])
 
     def goes_on() -> bool:
-        of_engine, of_router, more = next(looks)
-        for log, text in ((engine_log, of_engine), (router_log, of_router)):
+        *texts, more = next(looks)
+        for log, text in zip((engine_log, router_log, late_log), texts, strict=True):
             with log.open("a") as file:
-                file.write(text)
-        return more
+                file.write(str(text))
+        return bool(more)
 
-    follow({log: log.stat().st_size for log in (engine_log, router_log)}, goes_on)
+    follow(tmp_path, "*.log", {log: log.stat().st_size for log in (engine_log, router_log)}, goes_on)
 
     lines = capsys.readouterr().out.splitlines()
-    assert [f"==> {engine_log}", "one", "two [redacted]", f"==> {router_log}", "three"] == lines
+    assert [f"==> {engine_log}", "one", "two [redacted]", f"==> {router_log}", "three", f"==> {late_log}", "four"] == lines
 
 
 def test_a_status_that_is_watched(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -43,6 +43,7 @@ CALL = replace(
     response_id="r",
     server={"worker_id": 1},
     hints=ToldHints(tokens=64, remaining=2.0),
+    speculative=True,
     kept=KeptCall("f1", "n1", "r1"),
 )
 TOOL_CALL = replace(

@@ -27,11 +27,11 @@ from tests.tap.peers import Message, Tap, answering, backend, response, stream
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PYTHON = home_of("agents") / "bin" / "python"
-LIMIT = 10  # scenarios; without `--agentbench-limit` all hundred run
+LIMIT = 6  # scenarios; without `--agentbench-limit` all hundred run
 
 #: Agents that send the same as the built-in agent: equal messages, the tools with their own schemas, and no prompt that the
 #: built-in engine would read.
-ALIKE = ("openai_agents", "pydantic_ai_agent", "langgraph_agent")
+ALIKE = ("openai_agents", "pydantic_ai_agent", "langgraph_agent", "google_adk_agent")
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -44,7 +44,7 @@ def calls_of(rollout: Rollout) -> list[tuple[str, Json, int]]:
 
 
 def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenAI Agents, Pydantic AI and LangGraph make the same calls as the built-in agent. The calls of smolagents begin with them.
+    """All agents except that of smolagents make the same calls as the built-in agent. The calls of smolagents begin with them.
 
     smolagents asks for a tool call in every turn (`tool_choice: required`) and writes earlier calls into its messages as text. So
     the built-in engine makes calls until the agent has no steps left.
@@ -68,11 +68,11 @@ def test_banking(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["scenarios/banking", "--agentbench-variants=all", f"--agentbench-limit={LIMIT}", *no_wait]
     result = project.pytester.runpytest_subprocess("-p", "no:randomly", *arguments, timeout=560)
 
-    result.assert_outcomes(passed=5 * LIMIT)
+    result.assert_outcomes(passed=(1 + len(spec["variants"])) * LIMIT)
     found = {(rollout.variant, rollout.scenario): rollout for rollout in project.rollouts}
     conversations = Conversations(project.directory)
     assert {True} == {conversations.is_exact(call) for rollout in found.values() for call in rollout.all_calls}
-    assert {"ok": 5 * LIMIT} == Counter(rollout.status for rollout in found.values())
+    assert {"ok": (1 + len(spec["variants"])) * LIMIT} == Counter(rollout.status for rollout in found.values())
     for (variant, scenario), rollout in found.items():
         expected = found["default", scenario]
         if variant in ALIKE:

@@ -130,6 +130,23 @@ def test_speculative_prefill(frontend: Frontend) -> None:
     assert len(first["token_ids"]) < len(second["token_ids"])
 
 
+def test_second_requests_are_counted_apart(tmp_path: Path) -> None:
+    """In a session with this hint, engines answer a second request after each call. Their counters have exactly both."""
+    quick = {"backend.services.worker.replicas": 1, "backend.ready.workers.aggregated": 1, "backend.settings.speedup": 100}
+    sets = {"backend.labels.speculative_prefill": True, **quick}
+    options = [f"--agentbench-set={path}={json.dumps(value)}" for path, value in sets.items()]
+    (engines,) = run("dynamo-mocker", tmp_path, "--agentbench-limit=2", *options)["engines"]
+    calls = engines["tap_calls"]
+
+    assert calls > 0
+    assert (2 * calls, calls, 0, []) == (
+        sum(each["calls"] for each in engines["engines"]),
+        engines["second_requests"],
+        engines["uncertain_calls"],
+        engines["warnings"],
+    )
+
+
 def test_labels(frontend: Frontend) -> None:
     """All hints of a backend's YAML arrive behind the frontend, those of a role in its calls."""
     options = {"priority": 5, "osl": 64, "total_requests": 10, "iat": 250, "prefix": "{suite}.{role}", "roles": {"judge": {"priority": -1}}}

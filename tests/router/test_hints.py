@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.router.hints import SentHints, SessionBudgets, WrongHint, read_hints
+from pytest_agentbench.tap.routing_hints import make_labels
+
+LEARNT = {"role": "judge", "calls": 9, "tokens_p50": 900.0, "tokens_p90": 2000.0, "next_ms": 20.0}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +41,25 @@ from pytest_agentbench.router.hints import SentHints, SessionBudgets, WrongHint,
 def test_forms(headers: dict[str, str], nvext: Any, expected: SentHints) -> None:
     """Hints are read from headers, from `nvext.agent_hints` and from `nvext.annotations`, in this order."""
     assert expected == read_hints(headers, {} if nvext is None else {"nvext": nvext})
+
+
+@pytest.mark.parametrize("options", [{"kind": "dynamo"}, {"kind": "session", "headers": ["x-session-id"]}], ids=["annotations", "headers"])
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ({"total_requests": 12, "osl": 128, "iat": 750, "prefix": "{suite}.{role}"}, SentHints("shop.judge", 12, "LOW", "HIGH")),
+        ({"total_requests": 12, "roles": {"judge": {"total_requests": 2}}}, SentHints("s", 2)),
+        ({"table": [{**LEARNT, "turn": 1, "remaining": 6.0}, {**LEARNT, "turn": 2, "remaining": 5.0}]}, SentHints("s", 7, "HIGH", "LOW")),
+        ({}, SentHints("s")),
+    ],
+    ids=["static", "of a role", "learnt", "none"],
+)
+def test_hints_of_a_backend(options: Json, hints: Json, expected: SentHints) -> None:
+    """The router reads all hints in the `labels` of a backend's YAML, both as annotations and as headers."""
+    label = make_labels({**options, **hints}).of_rollout("s", RolloutKey("shop", "shop-1"), "judge")
+    call = label.of_call(1)
+
+    assert expected == read_hints(call.headers, call.fields)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import re
 import socket
 import stat
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,22 @@ def metric(page: str, name: str, **labels: str) -> float:
 
 
 def test_sessions_hints_metrics_and_log(engines: list[str], start_router: StartRouter) -> None:
-    """Sessions stay on an engine, hints of calls are in the log of decisions, and metrics and log agree."""
+    """Most calls stay on their session's engine, hints of calls are in the log of decisions, and metrics and log agree."""
     router = start_router(engines)
-    workers: dict[str, set[str]] = {}
+    workers: dict[str, list[str]] = {}
     for session in [*"abcdef"] * 3:
         answer = router.chat(session, x_session_id=session, x_prefix_total_requests="3", x_prefix_osl="64")
-        workers.setdefault(session, set()).add(answer.json()["nvext"]["worker_id"])
+        workers.setdefault(session, []).append(answer.json()["nvext"]["worker_id"])
     decisions = router.decisions()
     page = httpx.get(f"{router.url}/metrics").text
 
-    assert [1] * 6 == [len(each) for each in workers.values()]
+    stayed = sum(before == after for each in workers.values() for before, after in pairwise(each))
+    assert stayed >= 8  # The router draws at random, so that a slow answer can move a session.
     assert {(2, "LOW", 3), (1, "LOW", 3), (0, "LOW", 3)} == {(each.reuse, each.osl, each.total) for each in decisions}
     assert 18 == len(decisions) == metric(page, "thompson_router_decisions_total")
     assert 18 == metric(page, "thompson_router_feedback_latency_seconds_count")
-    assert (12, 0) == (metric(page, "thompson_router_sticky_decisions_total"), metric(page, "thompson_router_switch_decisions_total"))
+    counted = tuple(metric(page, f"thompson_router_{kind}_decisions_total") for kind in ("sticky", "switch"))
+    assert (stayed, 12 - stayed) == counted
     assert (0, 0, 0) == tuple(
         metric(page, f"thompson_router_{name}") for name in ("pending_decisions", "prefix_state_size", "timeout_penalties_total")
     )

@@ -1,20 +1,23 @@
-"""Engines that die and come back while the router has calls."""
+"""Engines that die, come back, stand still, join and leave while the router has calls."""
 
 from __future__ import annotations
 
+import itertools
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import httpx
 import pytest
 
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.wire import Listening
+from pytest_agentbench.records import Json
 from tests.router.conftest import RouterProcess, StartRouter
 from tests.waits import wait_for
 
@@ -30,7 +33,7 @@ class Sent(NamedTuple):
 
 
 class Load:
-    """Clients that call the router, one call after the other, each with a session of its own, until the block ends."""
+    """Clients that call the router, one call after the other, in sessions of ten calls each, until the block ends."""
 
     def __init__(self, router: RouterProcess) -> None:
         self._router, self._stopped = router, threading.Event()
@@ -51,10 +54,12 @@ class Load:
         wait_for(condition, what, 60)
 
     def _run(self, index: int) -> None:
-        while not self._stopped.is_set():
+        for number in itertools.count():
+            if self._stopped.is_set():
+                return
             began, status, worker = time.monotonic(), 0, ""
             with suppress(httpx.TransportError):
-                answer = self._router.chat(f"Hello {index}", x_session_id=f"s{index}")
+                answer = self._router.chat(f"Hello {index}", x_session_id=f"s{index}-{number // 10}", x_prefix_total_requests="10")
                 status, worker = answer.status_code, answer.headers.get("x-worker-id", "")
             self.calls.append(Sent(began, status, worker))
 
@@ -64,38 +69,108 @@ def answered_after(load: Load, moment: float, calls: int, worker: str | None = N
     return lambda: calls <= sum(each.began > moment and each.status == 200 and worker in (None, each.worker) for each in load.calls)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("preset", ["nat", "sticky"])
-def test_an_engine_is_killed_and_comes_back(preset: str, tmp_path: Path, start_router: StartRouter) -> None:
-    """Only calls that were in flight at a killed engine fail, and each once. When it serves again, it gets calls again."""
+class Engines:
+    """Built-in engines of a test, each a process."""
 
-    def start(name: str, port: int = 0) -> tuple[Child, str]:
-        config: dict[str, Any] = {"ttft_ms": 30, "worker_id": name, "port": port}
-        child = Child("pytest_agentbench.engine", config, tmp_path / f"{name}.log")
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.children: list[Child] = []
+
+    def start(self, ttft_ms: float = 30, port: int = 0) -> tuple[Child, str]:
+        """Returns the process of a new engine and its id at the router."""
+        child = Child("pytest_agentbench.engine", {"ttft_ms": ttft_ms, "port": port}, self._folder / f"engine-{len(self.children)}.log")
+        self.children.append(child)
         return child, f"127.0.0.1:{child.ready(Listening).port}"
 
-    started = [start(name) for name in "abc"]
-    children = [child for child, _ in started]
-    victim, id = started[0]
-    try:
-        router = start_router([f"http://{each}" for _, each in started], preset=preset)
-        with Load(router) as load:
-            load.wait(answered_after(load, 0, 10, id), "calls at the engine")
-            victim.process.kill()
-            victim.process.wait()
-            dead = time.monotonic()
-            load.wait(answered_after(load, dead, 100), "calls after the death")
-            again, other = start("d", int(id.rpartition(":")[2]))
-            children.append(again)
-            load.wait(answered_after(load, dead, 10, id), "calls at the engine that came back")
-    finally:
-        for child in children:
-            child.stop()
-    failed = [each for each in load.calls if each.status != 200]
 
-    assert id == other
+@contextmanager
+def running(folder: Path) -> Iterator[Engines]:
+    engines = Engines(folder)
+    try:
+        yield engines
+    finally:
+        for child in engines.children:
+            child.stop()
+
+
+class Cluster:
+    """A router under load, and what happens to its engines. Each method waits until the router has dealt with it."""
+
+    def __init__(self, engines: Engines, router: RouterProcess, load: Load) -> None:
+        self._engines, self._router, self._load = engines, router, load
+        self._workers = f"{router.url}/workers"
+
+    def workers(self) -> dict[str, Json]:
+        return {each["id"]: each for each in httpx.get(self._workers).json()["workers"]}
+
+    def kill(self, engine: tuple[Child, str]) -> float:
+        """Kills an engine that has calls. Returns the time of its death."""
+        child, id = engine
+        self._load.wait(answered_after(self._load, 0, 10, id), "calls at the engine")
+        child.process.kill()
+        child.process.wait()
+        dead = time.monotonic()
+        self._load.wait(answered_after(self._load, dead, 60), "calls after the death")
+        return dead
+
+    def restart_slower(self, id: str) -> None:
+        """Starts an engine anew on its port. It is four times slower than others."""
+        began = time.monotonic()
+        self._engines.start(ttft_ms=120, port=int(id.rpartition(":")[2]))
+        self._load.wait(answered_after(self._load, began, 5, id), "calls at the engine that came back slower")
+
+    def suspend(self, engine: tuple[Child, str]) -> None:
+        """Suspends an engine until it has a call, and longer while others answer. Then it goes on."""
+        child, id = engine
+        began = time.monotonic()
+        child.process.send_signal(signal.SIGSTOP)
+        try:
+            self._load.wait(lambda: self.workers()[id]["load"] > 0, "a call at the suspended engine")
+            self._load.wait(lambda: answered_after(self._load, began, 20)() or self.workers()[id]["load"] == CLIENTS, "other calls")
+        finally:
+            child.process.send_signal(signal.SIGCONT)
+        self._load.wait(answered_after(self._load, began, 5, id), "calls at the engine that goes on")
+
+    def join(self) -> str:
+        """Starts another engine, and returns its id."""
+        _, id = self._engines.start()
+        began = time.monotonic()
+        assert 202 == httpx.post(self._workers, json={"url": f"http://{id}"}).status_code
+        self._load.wait(answered_after(self._load, began, 5, id), "calls at the engine that joined")
+        return id
+
+    def leave(self, engine: tuple[Child, str]) -> float:
+        """Takes an engine away, and stops it when its last call has ended. Returns the time from which it got no calls."""
+        child, id = engine
+        assert 202 == httpx.delete(f"{self._workers}/{id}").status_code
+        left = time.monotonic()
+        self._load.wait(lambda: httpx.get(f"{self._workers}/{id}").status_code == 404, "the last call at the engine that leaves")
+        child.stop()
+        self._load.wait(answered_after(self._load, left, 60), "calls after the engine has left")
+        return left
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("preset", ["nat", "sticky"])
+def test_the_fault_table(preset: str, tmp_path: Path, start_router: StartRouter) -> None:
+    """Only calls in flight at a killed engine fail, each once. None fails if an engine is slow, stands still, joins or leaves."""
+    with running(tmp_path) as engines:
+        killed, suspended, leaving = (engines.start() for _ in range(3))
+        router = start_router([f"http://{id}" for _, id in (killed, suspended, leaving)], preset=preset)
+        with Load(router) as load:
+            cluster = Cluster(engines, router, load)
+            dead = cluster.kill(killed)
+            cluster.restart_slower(killed[1])
+            cluster.suspend(suspended)
+            joined = cluster.join()
+            left = cluster.leave(leaving)
+        listed = {*cluster.workers()}
+    failed = [each for each in load.calls if each.status != 200]
+    logged = [each for each in router.decisions() if each.ending == "failed"]
+
+    assert {killed[1], suspended[1], joined} == listed
     assert [] == [each for each in failed if each.began > dead]
     assert len(failed) <= CLIENTS
-    assert {id} >= {each.worker for each in router.decisions() if each.ending == "failed"}
-    assert len(failed) == sum(each.ending == "failed" for each in router.decisions())
+    assert [killed[1]] * len(failed) == [each.worker for each in logged]
+    assert [] == [each for each in load.calls if each.worker == leaving[1] and each.began > left]

@@ -58,6 +58,7 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "name": ("banking-kv", "b2", "banking-kv", "b2"),
     "sample-interval": ("5s", "100ms", 5.0, 0.1),
     "log-level": ("debug", "warning", "debug", "warning"),
+    "metrics-port": ("9464", "0", 9464, 0),
     "window": ("30m:120m", ":90", (1800.0, 7200.0), (0.0, 90.0)),
     "ci": ("github", "off", "github", "off"),
     "resume": ("20260304-050607", "latest", "20260304-050607", "latest"),

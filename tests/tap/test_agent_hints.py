@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.tap.agent_hints import Hints, HintsOfRoles, hints_of
+from pytest_agentbench.tap.agent_hints import Hints, HintsOfRoles, asks_for_prefill, hints_of
 from pytest_agentbench.tap.routing_hints import make_labels
 
 KEY = RolloutKey("shop", "shop-1", "fast", 2)
@@ -17,6 +17,7 @@ KEY = RolloutKey("shop", "shop-1", "fast", 2)
         ({}, {}),
         ({"priority": 0, "strict_priority": 0}, {"agent_hints": {"priority": 0, "strict_priority": 0}}),
         ({"osl": 64}, {"agent_hints": {"osl": 64}}),
+        ({"speculative_prefill": True}, {"agent_hints": {"speculative_prefill": True}}),
         ({"total_requests": 4}, {"annotations": ["prefix_id:p", "total_requests:4"]}),
         (
             {"osl": 64, "iat": 250, "priority": 1},
@@ -28,6 +29,21 @@ KEY = RolloutKey("shop", "shop-1", "fast", 2)
 def test_fields(hints: Json, fields: Json) -> None:
     """Hints that Dynamo knows are in `agent_hints`. With a hint about a prefix, all of a prefix are annotations."""
     assert fields == Hints(**hints).as_fields("p")
+
+
+@pytest.mark.parametrize(
+    ("body", "asks"),
+    [
+        ({"nvext": {"agent_hints": {"speculative_prefill": True}}}, True),
+        ({"nvext": {"agent_hints": {"speculative_prefill": False}}}, False),
+        ({"nvext": {"agent_hints": "speculative_prefill"}}, False),
+        ({"nvext": ["agent_hints"]}, False),
+        ({}, False),
+    ],
+)
+def test_requests_for_speculative_prefills(body: Json, asks: bool) -> None:
+    """A request asks for a speculative prefill only with the value true in `agent_hints`."""
+    assert asks == asks_for_prefill(body)
 
 
 @pytest.mark.parametrize(

@@ -77,11 +77,15 @@ def test_labels_of_any_router(options: Json, label: Label) -> None:
         ({}, {}),
         ({"priority": None, "osl": None}, {}),
         ({"priority": 0, "osl": 64}, {"agent_hints": {"priority": 0, "osl": 64}}),
+        ({"osl": 64, "speculative_prefill": True}, {"agent_hints": {"osl": 64}}),
         ({"processor": True, "osl": 64}, {"extra_fields": ["worker_id", "timing", "engine_data"], "agent_hints": {"osl": 64}}),
     ],
 )
 def test_labels_of_dynamo(options: Json, hints: Json) -> None:
-    """The session is a header of each call. Requested fields and hints are in the bodies of APIs that allow them."""
+    """The session is a header of each call. Requested fields and hints are in the bodies of APIs that allow them.
+
+    Test calls at a boot ask for no second request, because an engine might count it as one of the session.
+    """
     label = make_labels({"kind": "dynamo", **options}).label("i")
     nvext = {"nvext": {"extra_fields": ["worker_id", "timing"], **hints}}
 

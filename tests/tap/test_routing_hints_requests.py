@@ -15,7 +15,7 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall, RolloutKey, ToldHints
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.protocol import Budgets, GetTapStats, TapListening, TapStats
-from pytest_agentbench.tap.routing_hints import Label, make_labels
+from pytest_agentbench.tap.routing_hints import NO_LABEL, Label, make_labels
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import CHAT, DONE, Message, Tap, agent, answering, backend, event, request, response, said, stream, until
 
@@ -174,6 +174,28 @@ async def test_no_record_without_hints_about_a_call(tap: Tap) -> None:
     _, (call,) = await through(tap, id, request(id))
 
     assert None is call.hints
+
+
+async def test_speculative_prefills(tap: Tap) -> None:
+    """The record says which chats ask for a speculative prefill, whether a label does or the agent. Calls of other APIs get none."""
+    by_label = make_labels({"kind": "dynamo", "speculative_prefill": True}).of_rollout("s", RolloutKey("shop", "shop-1"), "")
+    own = {"nvext": {"agent_hints": {"speculative_prefill": False}}}
+    asked = {"nvext": {"agent_hints": {"speculative_prefill": True}}}
+    large = json.dumps(LARGE).encode()
+    found = []
+    for label, path, body in (
+        (by_label, "/chat/completions", json.dumps(CHAT).encode()),
+        (by_label, "/chat/completions", large),
+        (by_label, "/chat/completions", json.dumps({**CHAT, **own}).encode()),
+        (by_label, "/completions", b'{"model": "m", "prompt": "Hi"}'),
+        (NO_LABEL, "/chat/completions", json.dumps({**CHAT, **asked}).encode()),
+        (NO_LABEL, "/chat/completions", json.dumps(CHAT).encode()),
+    ):
+        id = await tap.open(None, label=label)
+        _, (call,) = await through(tap, id, request(id, path, body))
+        found.append(call.speculative)
+
+    assert [True, True, False, False, True, False] == found
 
 
 async def test_a_session_that_the_agent_names(tap: Tap) -> None:

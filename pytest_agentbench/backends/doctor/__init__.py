@@ -1,4 +1,6 @@
-"""The checks of `agentbench doctor`: whether this machine has what a backend needs. They start and download nothing."""
+"""The checks of `agentbench doctor`: whether this machine has what a backend needs. They download nothing, and only the probe starts
+something.
+"""
 
 from __future__ import annotations
 

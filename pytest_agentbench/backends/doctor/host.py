@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Container, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,19 +128,23 @@ def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
     """
     if not any(devices.glob("nvidia-nvswitch[0-9]*")):
         return
-    for name in processes.glob("[0-9]*/comm"):
-        try:
-            runs = name.read_text(encoding="utf-8", errors="replace").startswith(FABRIC)
-        except OSError:
-            continue  # The process has just ended.
-        if runs:
-            yield ok("fabric manager", "runs")
-            return
+    if has_fabric_manager(processes):
+        yield ok("fabric manager", "runs")
+        return
     yield unknown(
         "fabric manager",
         "this machine has an NVSwitch, but no visible fabric manager",
         "sudo systemctl start nvidia-fabricmanager",
     )
+
+
+def has_fabric_manager(processes: Path) -> bool:
+    """Returns whether a fabric manager is among the processes of the folder `processes`, which is /proc."""
+    for name in processes.glob("[0-9]*/comm"):
+        with suppress(OSError):  # The process has just ended.
+            if name.read_text(encoding="utf-8", errors="replace").startswith(FABRIC):
+                return True
+    return False
 
 
 def _free_gpus(stack: str, count: int, named: list[str]) -> Check:

@@ -18,31 +18,38 @@ RELATIVE = frozenset({"cwd", "manifest", "table"})  # keys of a service or of la
 def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
     """Returns the keys of a stack's YAML, with the services of included YAMLs before its own.
 
-    Raises ConfigError if an included YAML does not exist or has other keys, or if two services have the same name.
+    An included YAML is relative to the folder of `file`, or to that of the stacks that come with agentbench. `{here}` and relative paths
+    in it lead to that folder. Raises ConfigError if it does not exist or has other keys, or if two services have the same name.
     """
     services: dict[str, Any] = {}
     names = data.pop("include", [])
     for name in [names] if isinstance(names, str) else names:
-        included = file.parent / str(name)
-        if not included.is_file():
-            is_ours = (shipped("backends") / str(name)).is_file()
-            advice = "; instead of copying a stack that comes with agentbench, write `base: NAME` and the keys to change" if is_ours else ""
-            raise ConfigError(f"{file}: include: there is no file {included}{advice}")
+        folder, included = _included_file(str(name), file)
         other = load_yaml(included)
         if unknown := [key for key in other if key not in ("services", "include", "note")]:
             raise ConfigError(f"{included}: {unknown[0]!r} cannot be in a file that others include; only services can")
-        services = _merged(services, with_included(other, included)["services"], file)
+        found = with_included(other, included)["services"]
+        services = _merged(services, found if folder == file.parent else _from_elsewhere(found, os.path.relpath(folder, file.parent)), file)
     return {**data, "services": _merged(services, with_on(data.get("services") or {}), file)}
+
+
+def _included_file(name: str, file: Path) -> tuple[Path, Path]:
+    """Returns an included YAML, after the folder that its name is relative to."""
+    for folder in (file.parent, shipped("backends")):
+        if (included := folder / name).is_file():
+            return folder, included
+    raise ConfigError(f"{file}: include: {name} is neither a YAML in {file.parent} nor one that comes with agentbench")
 
 
 def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Returns the keys of a stack's YAML on top of those of its `base`, and with the services of all included YAMLs.
 
     Mappings are merged key by key, any other value replaces that of the base, and a key without a value is removed. Files that the base
-    includes, and `{here}` and relative paths in it, stay those of its folder. `derived` are the files that led to this one. Raises
+    includes, and `{here}` and relative paths in it, stay those of its folder. Services that `data` includes come before those of the base,
+    so that the last one, which is the endpoint by default, stays the same. `derived` are the files that led to this one. Raises
     ConfigError if the base does not exist or leads back to a file, or if a setting has no use.
     """
-    name = data.pop("base", None)
+    name, own = data.pop("base", None), data.get("services") or {}
     data = with_included(data, file)
     if name is None:
         refuse_unused_settings({}, data, f"{file}: ")
@@ -55,7 +62,8 @@ def with_base(data: dict[str, Any], file: Path, derived: tuple[Path, ...] = ()) 
         base = _from_elsewhere(base, way)
     merged: dict[str, Any] = _on_top(base, data)
     refuse_unused_settings(base, merged, f"{file}: ")
-    return merged
+    included = [each for each in data["services"] if each not in own and each not in base["services"]]
+    return {**merged, "services": {**{each: merged["services"][each] for each in included}, **merged["services"]}}
 
 
 def refuse_unused_settings(before: dict[str, Any], data: dict[str, Any], where: str = "") -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_agentbench.backends.api import Api
+from pytest_agentbench.backends.machine.cuda_errors import CUDA_ERRORS
 from pytest_agentbench.backends.machine.ports import holder
 from pytest_agentbench.backends.stack import docker_engine
 from pytest_agentbench.backends.stack.instances import Instance, ServiceUnit
@@ -111,7 +112,11 @@ HINTS: Sequence[tuple[str, str]] = (
     ),
     (
         r"[Ee]rror 802|system not yet initialized|cudaErrorSystemNotReady",
-        "GPUs behind an NVSwitch need the fabric manager of the driver's very version: `systemctl start nvidia-fabricmanager`",
+        CUDA_ERRORS[802].remedy,
+    ),
+    (
+        r"[Ee]rror 803|unsupported display driver / cuda driver combination|cudaErrorSystemDriverMismatch",
+        f"{CUDA_ERRORS[803].meaning}: {CUDA_ERRORS[803].remedy}",
     ),
     (
         r"shared memory segment /dev/shm|[Bb]us error|insufficient shared memory|unable to (?:mmap|open shared memory)|ncclShmOpen",

@@ -167,6 +167,13 @@ class Instance:
     def url_of(self, port: str, path: str) -> str:
         return f"{self.url}{path}" if port == "port" else f"http://{self.host}:{self.ports[port]}{path}"
 
+    @property
+    def named_metrics(self) -> str:
+        """The URL of its metrics, after `service/replica=`. Empty if it has no metrics, or if their host is not known yet."""
+        spec = self.spec.metrics
+        known = self.host or (self.base and spec is not None and spec.port == "port")
+        return f"{self.service}/{self.replica}={self.url_of(spec.port, spec.path)}" if spec is not None and known else ""
+
 
 class Factory:
     """Creates the process or container of each instance of a stack, and expands the templates in the YAML's texts for it.
@@ -200,6 +207,7 @@ class Factory:
             values |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url, f"{each.service}.host": each.host}
         for name in self.spec.services:
             values[f"{name}.urls"] = ",".join(each.url for each in self._instances if each.service == name)
+        values["metrics"] = ",".join(filter(None, (each.named_metrics for each in self._instances)))
         return values
 
     def make(self, instance: Instance) -> ServiceUnit:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.backends.telemetry.samples import Sources
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.records import Endpoint, Json
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 
 STACK_DAEMON = "stack daemon"  # name of the process in a session
+RUN_METRICS = "run-metrics.json"  # file in {run_dir} with the address of the run's metrics, as targets for Prometheus
 NOTICE_TIMEOUT = 5.0  # seconds until the death of a stack daemon or a service is noticed at the latest
 
 
@@ -87,6 +91,7 @@ class Stacked(Backend):
         if self._stopped.is_set():  # It was stopped while the stack daemon was starting.
             self.stop()
         answering = self._held.ready(self._progress)
+        self._write_run_metrics(self.run_metrics)
         self._answering, self._is_unavailable = answering, False
         labels, fields = self._labels(self._held.home / "run"), self.spec.endpoint_fields
         fields["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in fields["roles"].items()}
@@ -96,6 +101,13 @@ class Stacked(Backend):
             self._held.keep(self.terms.keep)
             self._is_kept = True
         return endpoint
+
+    def _write_run_metrics(self, address: str) -> None:
+        """Writes the host and port of the run's metrics for services that read them, such as Prometheus. They may be empty."""
+        assert self._held is not None
+        targets = [{"targets": [address]}] if address else []
+        with suppress(OSError):  # A stack that is being stopped removes its folder.
+            write_whole(self._held.home / "run" / RUN_METRICS, json.dumps(targets))
 
     def _labels(self, run_dir: Path) -> Json:
         """Returns the key `labels` of the YAML, with {run_dir} in the path `trace` replaced by the folder of the boot."""
@@ -163,6 +175,7 @@ class Stacked(Backend):
         if self._held is None:
             return
         if self._is_kept:
+            self._write_run_metrics("")
             self._held.let_go()
         else:
             self.stop_note = self._held.stop() or self.stop_note

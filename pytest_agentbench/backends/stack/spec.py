@@ -21,7 +21,10 @@ NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 #: Names in templates that a service or a setting cannot take.
 RESERVED = frozenset(
-    {"port", "url", "model", "gpus", "gpu_list", "replica", "run_dir", "logs", "home", "here", "python", "leader", "rank", "hosts"}
+    {
+        *("port", "url", "model", "metrics", "gpus", "gpu_list", "replica", "run_dir", "logs", "home", "here", "python"),
+        *("leader", "rank", "hosts"),
+    }
 )
 
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free one

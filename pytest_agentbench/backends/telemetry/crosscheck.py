@@ -22,6 +22,8 @@ class Client:
     calls: int = 0  # successful calls
     # Calls that an engine may have answered: those that failed, that have no record, or that went to an unknown one of several arms
     uncertain: int = 0
+    second: int = 0  # second requests that engines got after successful calls with a speculative prefill
+    speculative: bool = False  # whether any call asks for a speculative prefill, so that uncertain ones may have a second request, too
     unknown: int = 0  # attempts and interruptions with an unknown number of calls
     uncounted: int = 0  # successful calls whose answer has no token counts
     prompt_tokens: int = 0
@@ -34,6 +36,7 @@ class Client:
         attempts = [attempt for attempt in rollout.attempts if attempt.session == rollout.session]
         self.unknown += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
         for call in (call for each in attempts for call in (*each.calls, *each.other_calls) if not call.endpoint):
+            self.speculative |= call.speculative
             if call.error_kind:
                 self.uncertain += 1
             else:
@@ -53,6 +56,7 @@ class Client:
 
     def _add_call(self, call: LLMCall) -> None:
         self.calls += 1
+        self.second += call.speculative
         self.uncounted += call.prompt_tokens is None or call.completion_tokens is None
         self.prompt_tokens += call.prompt_tokens or 0
         self.output_tokens += call.completion_tokens or 0
@@ -71,6 +75,8 @@ def disagreements(server: ServerCounts, client: Client) -> list[str]:
 def call_disagreements(engines: Sequence[EngineCalls], client: Client) -> Iterator[str]:
     """Yields a sentence if engines answered more calls than the tap sent, or fewer than it got answers for.
 
+    Second requests of speculative prefills are added to the calls of the tap, because the counters of engines contain them.
+
     Engines of one kind and stage stand side by side behind a router, so their counts are added. If a stack has several kinds, one may be
     behind another (workers of Dynamo before the built-in engine), so each kind has to answer at most all calls, and all of them together
     at least all calls. Nothing is compared if an engine was restarted, because its last calls are missing.
@@ -78,16 +84,23 @@ def call_disagreements(engines: Sequence[EngineCalls], client: Client) -> Iterat
     if any(engine.restarted for engine in engines):
         return
     sums = calls_of_groups(engines)
-    most = client.calls + client.uncertain
+    least = client.calls + client.second
+    most = least + client.uncertain * (1 + client.speculative)
+    prefills = f" with {client.second:,} second requests of speculative prefills" if client.second else ""
     for (kind, _), calls in sums.items():
         if calls > most and not client.unknown:
             yield (
-                f"the engines ({kind}) answered {_calls(calls)}, the tap sent {most:,}: a router repeated calls, or another client used "
-                "the engines, too"
+                f"the engines ({kind}) answered {_calls(calls)}, the tap sent {most:,}{prefills}: a router repeated calls, or another "
+                "client used the engines, too"
             )
     decoded = sum(calls for (_, prefill), calls in sums.items() if not prefill)
     if engines and decoded < client.calls:
         yield f"the engines answered {_calls(decoded)}, the tap got {client.calls:,} answers: not all calls reached the sampled engines"
+    elif engines and decoded < least:
+        yield (
+            f"the engines answered {_calls(decoded)}, but {least:,} were expected{prefills}: the server ignores the hint "
+            "`speculative_prefill`, or the engines have not got the last of them yet"
+        )
 
 
 def _calls(number: int) -> str:

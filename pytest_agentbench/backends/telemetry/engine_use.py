@@ -32,11 +32,13 @@ class EngineUse:
     sessions: int  # sessions with an answered call
     traced: int  # sessions with more than one answered call, whose answers all name their engine
     stayed: int  # those of `traced` whose calls were all answered by one engine
+    # second requests of [speculative prefills](hints.md#speculative-prefill) that the answered calls ask for; the engines count them, too
+    second_requests: int = 0
     warnings: tuple[str, ...] = ()  # sentences, for example that all sessions went to one engine
 
     @property
     def at_engines(self) -> int:
-        """The calls that the engines answered: those of the group (kind and stage) with most calls. 0 if none has counters."""
+        """The calls that the engines answered, with second requests: those of the group (kind and stage) with most. 0 without counters."""
         return max(calls_of_groups(self.engines).values(), default=0)
 
 
@@ -111,7 +113,7 @@ def _use(arm: str, engines: Sequence[EngineCalls], tap: TapCalls) -> EngineUse:
     client = tap.client
     warnings = (*_only_engines(engines, tap.sessions), *call_disagreements(engines, client))
     counts = tap.sessions, tap.traced, tap.stayed
-    return EngineUse(arm, tuple(engines), dict(sorted(tap.named.items())), client.calls, client.uncertain, *counts, warnings)
+    return EngineUse(arm, tuple(engines), dict(sorted(tap.named.items())), client.calls, client.uncertain, *counts, client.second, warnings)
 
 
 def _only_engines(engines: Sequence[EngineCalls], sessions: int) -> Iterator[str]:

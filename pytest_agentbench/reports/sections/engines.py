@@ -13,6 +13,7 @@ from pytest_agentbench.reports.view import RunView
 
 COLUMNS = heads("engine", ("calls", 0), "share", "kind")
 ARM_COLUMNS = heads("arm", "calls of its engines", ("in all", 0), ("at the tap", 0), ("uncertain", 0), "sessions that stayed")
+SECOND = heads(("second requests", 0))
 
 
 def section(view: RunView) -> Section | None:
@@ -35,7 +36,9 @@ def _warnings(uses: Sequence[EngineUse]) -> Iterator[AnyBlock]:
 
 def _blocks(uses: Sequence[EngineUse]) -> Iterator[AnyBlock]:
     if any(use.arm for use in uses):
-        yield Table(ARM_COLUMNS, tuple(_arm(use) for use in uses))
+        second = any(use.second_requests for use in uses)
+        in_arms = tuple((*_arm(use), use.second_requests) if second else _arm(use) for use in uses)
+        yield Table((*ARM_COLUMNS, *SECOND) if second else ARM_COLUMNS, in_arms)
         rows = tuple((use.arm, *row) for use in uses for row in _engines(use))
         yield Table((*heads("arm"), *COLUMNS), rows, level=Level.VERBOSE, repeated=2)
         return

@@ -12,6 +12,7 @@ from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.file_system import shipped
 from pytest_agentbench.records import Json
 
 ENGINE: Json = {"run": ["serve", "{here}/template.jinja", "{port}"], "gpus": 4, "replicas": 2, "ready": {"http": "/health"}}
@@ -109,19 +110,34 @@ def test_mistakes(mine: Json, message: str, tmp_path: Path) -> None:
         load_backend("mine", root)
 
 
-def test_a_copy_without_its_included_files(tmp_path: Path) -> None:
-    """A missing file is named with the file that includes it. A copy of a stack that comes with agentbench should have a base."""
-    root = written(tmp_path, copied={"include": ["engines/embedded.yaml"]}, mine={"include": "parts.yaml"})
+def test_included_files_that_come_with_agentbench(tmp_path: Path) -> None:
+    """A stack may include a file that comes with agentbench, whose `{here}` is then its folder. A file of the project goes before it.
+
+    The included services come before those of the base, so that the endpoint stays that of the base.
+    """
+    engine = {"run": ["serve", "{port}"]}
+    root = written(tmp_path, big={"services": {"engine": engine}}, mine={"base": "big", "include": "monitoring/prometheus.yaml"})
+    ours = stack(root)
+    (tmp_path / "backends" / "monitoring").mkdir()
+    (tmp_path / "backends" / "monitoring" / "prometheus.yaml").write_text("services: {prometheus: {run: [mine]}}\n")
+    own = stack(root)
+    script = next(word for word in ours.services["prometheus"].run if word.endswith(".py"))
+
+    assert ["prometheus", "engine"] == [*ours.services]
+    assert "engine" == ours.front
+    assert Path(script.replace("{here}", ours.here)).samefile(shipped("backends") / "monitoring" / "start_prometheus.py")
+    assert ["mine"] == own.services["prometheus"].run
+
+
+def test_a_missing_included_file(tmp_path: Path) -> None:
+    """A missing file is named with the file that includes it."""
+    root = written(tmp_path, mine={"include": "parts.yaml"})
     folder = root / "backends"
 
-    with pytest.raises(ConfigError) as copied:
-        stack(root, "copied")
     with pytest.raises(ConfigError) as mine:
         stack(root)
 
-    advice = "instead of copying a stack that comes with agentbench, write `base: NAME` and the keys to change"
-    assert f"{folder}/copied.yaml: include: there is no file {folder}/engines/embedded.yaml; {advice}" == str(copied.value)
-    assert f"{folder}/mine.yaml: include: there is no file {folder}/parts.yaml" == str(mine.value)
+    assert f"{folder}/mine.yaml: include: parts.yaml is neither a YAML in {folder} nor one that comes with agentbench" == str(mine.value)
 
 
 @pytest.mark.parametrize("change", [("settings.polcy", "kv"), None])

@@ -46,6 +46,9 @@ LOGS = {
     "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).": "this build of torch and CUDA",
     "CUDA error: no kernel image is available for execution on the device": "this build of torch and CUDA",
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized": "GPUs behind an NVSwitch",
+    "Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda driver combination": (
+        "the loaded libcuda and the kernel module"
+    ),
     "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-pZafXL (size 7340384)": "there is too little shared memory",
     "Fatal Python error: Bus error": "there is too little shared memory",
     "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, unhandled system error": (

@@ -60,6 +60,25 @@ def test_a_router_before_replicas(tmp_path: Path) -> None:
     assert {"engine"} == dependencies(spec)["router"]
 
 
+def test_metrics_of_all_services(tmp_path: Path) -> None:
+    """A service for monitoring gets the metrics of each replica as a word, and waits for none of them."""
+    engine = {**ENGINE, "replicas": 2, "ports": ["system"], "metrics": {"port": "system"}}
+    router = {"run": ["route"], "metrics": "/numbers"}
+    services = {"watch": {"run": ["watch", "{metrics*}"]}, "engine": engine, "router": router}
+    spec = load(tmp_path, services=services)
+    ports = iter(range(9001, 9010))
+    instances = instances_of(spec, tmp_path, lambda: next(ports))
+    command = Factory(spec, tmp_path, instances).command(instances[0])
+
+    expected = [
+        "engine/0=http://127.0.0.1:9003/metrics",
+        "engine/1=http://127.0.0.1:9005/metrics",
+        "router/0=http://127.0.0.1:9006/numbers",
+    ]
+    assert ["watch", *expected] == command
+    assert set() == dependencies(spec)["watch"]
+
+
 @pytest.mark.parametrize(
     "router",
     [

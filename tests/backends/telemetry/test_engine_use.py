@@ -103,6 +103,27 @@ def test_calls_at_engines_and_at_the_tap(at_engines: int, unrecorded: int | None
     assert tuple(filter(None, [warning])) == found.warnings
 
 
+@pytest.mark.parametrize(
+    ("at_engines", "others", "warning"),
+    [
+        (4, (), None),
+        (5, (), "answered 5 calls, the tap sent 4 with 2 second requests of speculative prefills: a router repeated calls"),
+        (3, (), "answered 3 calls, but 4 were expected with 2 second requests of speculative prefills: the server ignores the hint"),
+        (1, (), "the engines answered 1 call, the tap got 2 answers: not all calls reached the sampled engines"),
+        (5, (call(),), None),
+        (6, (call(error_kind="client_gone", speculative=True),), None),
+    ],
+    ids=["equal", "repeated", "ignored", "lost", "a call without the hint", "a failed call"],
+)
+def test_speculative_prefills(at_engines: int, others: tuple[LLMCall, ...], warning: str | None) -> None:
+    """Engines count a second request after each call with this hint. It is counted apart, so that calls are still compared."""
+    found = use(sums({("engine", 0): at_engines}), rollout(call(speculative=True), call(speculative=True), *others))
+
+    assert (at_engines, 2) == (found.at_engines, found.second_requests)
+    assert len(found.warnings) == bool(warning)
+    assert all(warning in each for each in found.warnings if warning)
+
+
 def test_calls_of_judges_count() -> None:
     """Judges on the same backend are clients of the engines, too, and those on another one are not."""
     judges = (call(role="judge"), call(role="judge", endpoint="http://127.0.0.1:1/v1"))

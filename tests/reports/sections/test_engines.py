@@ -70,6 +70,17 @@ def test_engines_that_only_answers_name() -> None:
     )
 
 
+def test_second_requests() -> None:
+    """Second requests of speculative prefills are named beside the calls. With arms, they are a column if an arm has some."""
+    prefilled = replace(USE, second_requests=2)
+    (arms,) = tables(replace(USE, arm="a"), replace(prefilled, arm="b"))
+
+    assert "40 calls at the engines, 38 answered calls at the tap and 2 second requests of speculative prefills, and 1 that" in plain(
+        routing_phrases.calls_at_engines(prefilled)
+    )
+    assert [(38, 0), (38, 2)] == [(row[3], row[-1]) for row in arms.rows]
+
+
 def test_arms() -> None:
     """Each arm has a row with the calls of its engines. The row of each engine is only in the report."""
     behind = replace(USE, arm="b", engines=(*TWO, EngineCalls("worker", 0, "dynamo", 40, restarted=True)))
