@@ -36,6 +36,7 @@ from benchmarks import (
 from benchmarks.hints import benchmark as hints
 from benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from benchmarks.nodes import benchmark as nodes
+from benchmarks.optimizing import benchmark as optimizing
 from benchmarks.pressure import benchmark as pressure
 from benchmarks.timing import benchmark as timing
 from benchmarks.verdicts import benchmark as verdicts
@@ -66,6 +67,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "pressure": pressure.measure,
     "hints": hints.measure,
     "verdicts": verdicts.measure,
+    "optimizing": optimizing.measure,
     "verdicts_real": verdicts_real.measure,
 }
 WIDTHS = (26, 44, 18, 6)  # characters of the table's columns
@@ -114,7 +116,7 @@ def parse() -> argparse.Namespace:
         "--table",
         type=Path,
         metavar="FILE",
-        help="hints, nodes, pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
+        help="hints, nodes, optimizing, pressure, timing, verdicts, verdicts_real: also write the table to this file, as Markdown",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, as JSON")
     arguments = parser.parse_args()

@@ -66,6 +66,9 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.suite_metrics import RoleUse
+from pytest_agentbench.optimize.confirmation import CONFIRMED, OPEN, REFUTED
+from pytest_agentbench.optimize.space import read_space
+from pytest_agentbench.optimize.study import STUDY_FILE, TRIALS_FILE
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
 from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
 from pytest_agentbench.reproduction.experiment import COLUMNS
@@ -261,6 +264,8 @@ def load_yaml(path: Path, text: str) -> None:
                 kubernetes_validate.validate(each, "1.37", strict=True)
     elif is_retriever(path):
         read_settings(path)
+    elif "\nparameters:" in text:
+        read_space(path)
     elif "\nworkflow:" in text:
         NatReading(path)
     else:
@@ -531,6 +536,10 @@ WORDS: Mapping[str, list[str]] = {
     ],
     "sweep.md": [
         *("--concurrency", "--backend", "--trials", "--slo", "--target", "--margin", "--find", "--output", LEVELS, PAGE, PICTURE),
+    ],
+    "optimize.md": [
+        *("--space", "--backend", "--trials", "--time-limit", "--margin", "--concurrency", "--confirmation-trials", "--run", "--seed"),
+        *("--output", "--reports", STUDY_FILE, TRIALS_FILE, CONFIRMED, REFUTED, OPEN),
     ],
     "reproduce.md": [
         "--variant",

@@ -28,6 +28,7 @@ from pytest_agentbench.launchers.kubernetes import KubernetesNodes
 from pytest_agentbench.launchers.ray import RayNodes
 from pytest_agentbench.launchers.slurm import SlurmNodes
 from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.optimize.space import ParameterSpec, SpaceSpec
 from pytest_agentbench.router.config import RouterConfig
 from pytest_agentbench.router.constants import PRESETS, Constants
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
@@ -142,4 +143,5 @@ YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
     "thompson-router.md": {"router": [*table_of(RouterConfig)], "constants": [*_preset_table()]},
     "scale.md": {"ray": [*table_of(RayNodes)], "slurm": [*table_of(SlurmNodes)], "kubernetes": [*table_of(KubernetesNodes)]},
     "mcp.md": {"mcp": [*table_of(McpTools)]},
+    "optimize.md": {"space": [*table_of(SpaceSpec)], "parameter": [*table_of(ParameterSpec)]},
 }

@@ -35,6 +35,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "compare": {
         "compare": "pytest_agentbench.cli.compare:add",
         "sweep": "pytest_agentbench.cli.sweep:add",
+        "optimize": "pytest_agentbench.cli.optimize:add",
         "what-if": "pytest_agentbench.cli.what_if:add",
         "reproduce": "pytest_agentbench.cli.reproduce:add",
     },

@@ -56,18 +56,18 @@ def run_power(options: argparse.Namespace) -> None:
     from pytest_agentbench.stats.power import Design
     from pytest_agentbench.suites.folder import suite_file
 
-    suite = _declared(suite_file(options.suite))
+    suite = declared_suite(suite_file(options.suite))
     score = options.score or suite.score_names[0]
     if score not in suite.score_names:
         raise ConfigError(f"{suite_file(options.suite)}: {unknown_name('score', score, suite.score_names)}")
-    scale = _scale(suite, score)
+    scale = scale_of(suite, score)
     if scale.width is None:
         raise ConfigError(
             f"{score} has no lowest or no highest value, so its detectable drop cannot be computed before a run; "
             "run the suite with a gate rule; below the rule, report.md says which change the run detects"
         )
     count, size = size_of(suite) if options.of == POPULATION else fixed_size_of(suite)
-    within, level, source = _noise(options, suite, score, scale)
+    within, level, source = noise_of(options, suite, score, scale)
     varies = f"{score} of a trial varies by {within**0.5 * scale.width:.3f} around its scenario's mean (standard deviation), {source}"
     print(f"{suite.name}: {size}; {varies}{'; lower is better, so a drop means that the score rises' if scale.falling else ''}")
     designs = [Design(count, number, within, of=options.of, confidence=CONFIDENCE, level=level) for number in options.trials]
@@ -75,7 +75,7 @@ def run_power(options: argparse.Namespace) -> None:
         print(line)
 
 
-def _declared(file: Path) -> Suite:
+def declared_suite(file: Path) -> Suite:
     """Loads a suite, with the scales that its built-in scorers declare. Raises ConfigError if the suite or a scorer cannot be loaded."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.scorers import built_in_scales
@@ -88,7 +88,7 @@ def _declared(file: Path) -> Suite:
     return suite.with_scales(scales)
 
 
-def _scale(suite: Suite, score: str) -> Scale:
+def scale_of(suite: Suite, score: str) -> Scale:
     """Returns the scale of a score. If one of the suite's own scorers declares it, its code is loaded; raises ConfigError if that fails."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.rollouts.isolation.codecheck import check_code
@@ -137,7 +137,7 @@ def size_of(suite: Suite) -> tuple[int, str]:
     return worth, f"{total} scenarios in {len(clusters.sizes)} clusters, counted as {worth}"
 
 
-def _noise(options: argparse.Namespace, suite: Suite, score: str, scale: Scale) -> tuple[float, ScoreLevel, str]:
+def noise_of(options: argparse.Namespace, suite: Suite, score: str, scale: Scale) -> tuple[float, ScoreLevel, str]:
     """Returns the variance of trials around their scenario's mean, the level of the scores, and the source of both in words.
 
     Scores are converted so that 0 is the worst and 1 the best. The source is the run of --run, or an assumption.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 TERMINATED = 128 + signal.SIGTERM  # exit status that a shell gives to a program ended by SIGTERM
 
@@ -33,18 +33,26 @@ class SessionOutcome(NamedTuple):
     directory: Path | None  # run directory; None if the session made none
 
 
-def run_session(words: Sequence[str], reports: Path) -> SessionOutcome:
-    """Runs pytest with these arguments and waits for its end. Returns the exit status and the run directory."""
+def run_session(words: Sequence[str], reports: Path, output: Path | None = None) -> SessionOutcome:
+    """Runs pytest with these arguments and waits for its end. Returns the exit status and the run directory.
+
+    Its output goes to the file `output` if there is one, and otherwise to the terminal.
+    """
     latest = reports / "latest"
     before = latest.resolve()
     sys.stdout.flush()
-    status = _wait([sys.executable, "-m", "pytest", *words, f"--agentbench-reports={reports.resolve()}"])
+    command = [sys.executable, "-m", "pytest", *words, f"--agentbench-reports={reports.resolve()}"]
+    if output is None:
+        status = _wait(command)
+    else:
+        with output.open("wb") as file:
+            status = _wait(command, file)
     return SessionOutcome(status, latest.resolve() if latest.exists() and latest.resolve() != before else None)
 
 
-def _wait(command: Sequence[str]) -> int:
+def _wait(command: Sequence[str], output: IO[bytes] | None = None) -> int:
     """Runs a pytest command and returns its exit status. After Ctrl-C or SIGTERM, waits until pytest has written its results so far."""
-    session = subprocess.Popen(command)
+    session = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT if output else None)
     try:
         with tidy_termination():
             return session.wait()

@@ -81,8 +81,8 @@ def _overrides(run: Run, group: str) -> dict[str, Any]:
     Settings that the toolkit does not have are left out.
     """
     changes, arm = dict(run.settings.changes), run.arm_of(group)
-    if arm and arm.path:
-        changes[arm.path] = arm.setting
+    if arm:
+        changes |= arm.settings
     settings = {f"workflow.{path.removeprefix(OF_AGENT)}": value for path, value in changes.items() if path.startswith(OF_AGENT)}
     return settings | ({CONCURRENCY: arm.concurrency} if arm and arm.concurrency is not None else {})
 

@@ -23,7 +23,7 @@ from pytest_agentbench.runs.nodes import NodeRecord, connect_times
 from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, step_down
-from pytest_agentbench.stats.latency import RolloutLatencies, compare_interleaved
+from pytest_agentbench.stats.latency import compare_interleaved
 from pytest_agentbench.stats.paired import ScenarioSample, compare
 from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
@@ -124,10 +124,9 @@ def _questions(
             own = {arm.name: by_group[groups[arm.name]] if arm.name in groups else [] for arm in arms}
             yield from (_of_score(group, score, scale, own) for score, scale in suite.scales.items())
             for metric in registry.gated():
-                times = {arm: latencies(each, metric) for arm, each in own.items()}
                 for q in PERCENTILES:
                     reasons = dict.fromkeys(own, unusable_reason(stopwatch, f"{metric}.p{q}"))
-                    yield _of_latency(group, f"{metric}.p{q}", q, times, reasons)
+                    yield latency_question(group, metric, q, own, reasons)
 
 
 class ArmPair(NamedTuple):
@@ -159,12 +158,18 @@ def _of_score(group: str, score: str, scale: Scale, trials: Mapping[str, Sequenc
     return ArmQuestion(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE), reasons)
 
 
-def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[RolloutLatencies]], reasons: Mapping[str, str]) -> ArmQuestion:
+def latency_question(group: str, metric: str, q: int, trials: Mapping[str, Sequence[Trial]], reasons: Mapping[str, str]) -> ArmQuestion:
+    """Returns the question how the q-th percentile (0 to 100) of a latency compares between arms.
+
+    `trials` has the rollouts of each arm, and `reasons` says for each why its latencies cannot be compared, or nothing.
+    """
+    times = {arm: latencies(each, metric) for arm, each in trials.items()}
+
     def compare_pair(pair: ArmPair, confidence: float) -> Decision:
         return compare_interleaved(times[pair.new], times[pair.base], q, confidence=confidence)
 
     values = {arm: percentile(chain(*(timing.values for timing in each)), q) for arm, each in times.items()}
-    return ArmQuestion(group, name, values, compare_pair, (FASTER, SLOWER), reasons)
+    return ArmQuestion(group, f"{metric}.p{q}", values, compare_pair, (FASTER, SLOWER), reasons)
 
 
 def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) -> Iterator[MetricCompared]:

@@ -2,6 +2,7 @@
 
 - Runs: quality against speed, and throughput against latency. Each arm of an A/B session is a point of its own, with the rates of the time
   in which that arm ran.
+- A study: two objectives of its trials.
 - A sweep: throughput against latency, and the share of good calls, at each concurrency.
 - An experiment: each method's throughput by concurrency, and its ratio to the baseline at the highest one.
 """
@@ -16,6 +17,8 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pytest_agentbench.optimize.search import RankedTrial
+from pytest_agentbench.optimize.space import QUALITY
 from pytest_agentbench.plots.canvas import COLOURS, axes, label, legend, mark, save, style, whole
 from pytest_agentbench.records import arm_of
 from pytest_agentbench.reproduction.experiment import MeasuredCell, ratio
@@ -160,6 +163,26 @@ def _shares(axis: Axes, shares: Sequence[LevelVerdict], terms: Criteria) -> None
     axis.set_xlabel("rollouts in flight")
     axis.set_ylabel("share of good calls, 95 % interval")
     axis.set_ylim(-0.05, 1.1)
+
+
+def draw_pareto(trials: Sequence[RankedTrial], best: Sequence[RankedTrial], objectives: Sequence[str], file: Path) -> None:
+    """Writes the picture of the first two objectives of a study. The trials in `best` are those that no other one is better than."""
+    on_front = {each.number for each in best}
+    with style():
+        figure, [axis] = axes(columns=1)
+        for each in trials:
+            if len(each.values) > 1:
+                colour = COLOURS[0] if each.number in on_front else "#999999"
+                axis.plot(each.values[0], each.values[1], "o", color=colour, markersize=9)
+                axis.annotate(str(each.number), (each.values[0], each.values[1]), (8, -16), textcoords="offset points")
+        axis.set_xlabel(_objective_text(objectives[0]))
+        axis.set_ylabel(_objective_text(objectives[1]))
+        axis.set_title("trials of the search; grey: another one is better in both", fontsize=12)
+        save(figure, file)
+
+
+def _objective_text(name: str) -> str:
+    return "loss of quality" if name == QUALITY else f"{name}, logarithm of the ratio to the default settings"
 
 
 def draw_experiment(cells: Sequence[MeasuredCell], baseline: str, file: Path) -> None:

@@ -87,6 +87,7 @@ class WorkerInput:
     gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pool: PoolAddress | None = None  # None: this session runs no rollouts
     inline: bool = False  # whether rollouts run in their tests
+    scenarios: tuple[str, ...] = ()  # ids of the only scenarios that run; empty: all do
 
     @property
     def every_suite(self) -> dict[str, WorkerSuite | UnavailableSuite]:

@@ -107,6 +107,9 @@ class RunOptions:
     limit: int | None = option(  # maximum number of scenarios per suite; null if there is none
         "run only the first N scenarios of each suite that -k, -m and similar options select, as a quick check", "N", read=number(1)
     )
+    scenarios: tuple[str, ...] = option(  # ids of the only scenarios that run; empty if all do
+        "run only the scenarios with these ids", "ID,ID", read=names, empty=(), absent=()
+    )
     # trials per scenario; 1 with `rounds`, because tests read only the first trial; null for the number in `suite.yaml`
     trials: int | None = option(
         "run each scenario N times, or with `auto:N` up to N times, until the gate has its verdict (default: the number in suite.yaml)",

@@ -212,6 +212,7 @@ class Controller:
             suites={str(each.folder): worker_suite(each) for each in setup.discovered.compiled} if setup else {},
             unavailable={str(folder): suite for folder, suite in setup.discovered.unavailable.items()} if setup else {},
             limit=self.settings.limit,
+            scenarios=self.settings.scenarios,
             gated={group: tuple(scores) for group, scores in setup.gate.compared.items()} if setup and setup.gate else {},
             pool=PoolAddress(services.port, services.token) if services else None,
             inline=self.settings.inline,

@@ -142,9 +142,10 @@ def _refuse_arm_options(config: pytest.Config, settings: Settings, arm: Arm) -> 
     name = arm.path or {VARIANT: "variants"}.get(arm.kind, arm.kind)
     if config.getoption(f"{PREFIX}_{name}", None) is not None:
         raise pytest.UsageError(f"--{PREFIX}-ab names the {name if arm.path else f'{arm.kind}s'}; leave out --{PREFIX}-{name}")
+    own = {path for each in settings.ab for path in each.settings}
     for path in ("agent.model" if path == "model" else path for path in settings.changes):
-        if f"{arm.path}.".startswith(f"{path}.") or f"{path}.".startswith(f"{arm.path}."):
-            raise pytest.UsageError(f"--{PREFIX}-ab has arms for values of {arm.path}; leave out --{PREFIX}-set {path}")
+        if shared := next((each for each in sorted(own) if f"{each}.".startswith(f"{path}.") or f"{path}.".startswith(f"{each}.")), None):
+            raise pytest.UsageError(f"--{PREFIX}-ab has arms for values of {shared}; leave out --{PREFIX}-set {path}")
 
 
 def complete_resume_option(args: list[str]) -> None:

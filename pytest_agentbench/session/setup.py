@@ -336,13 +336,13 @@ def make_backend(config: pytest.Config, settings: Settings) -> Backend:
         backend: Backend = config.hook.pytest_agentbench_make_backend(config=config, name=name, changes=changes)
         return backend
 
-    arms = {
-        arm.name: functools.partial(make, arm.backend if arm.kind == BACKEND else settings.backend, arm.backend_changes)
-        for arm in settings.ab
-        if arm.kind == BACKEND or arm.backend_changes
-    }
-    if not arms:
+    if not any(arm.kind == BACKEND or arm.backend_changes for arm in settings.ab):
         return make(settings.backend)
     from pytest_agentbench.backends.ab import Arms
 
-    return Arms(arms)
+    return Arms(
+        {
+            arm.name: functools.partial(make, arm.backend if arm.kind == BACKEND else settings.backend, arm.backend_changes)
+            for arm in settings.ab
+        }
+    )

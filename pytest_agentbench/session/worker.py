@@ -170,18 +170,27 @@ class Worker:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # Runs after all other plugins have deselected tests, --lf and --sw included.
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Applies --agentbench-limit to the tests that are still selected. All workers of a session select the same tests."""
+        """Applies --agentbench-scenarios and --agentbench-limit to the tests that are still selected.
+
+        All workers of a session select the same tests.
+        """
         result = yield
+        if self.input.scenarios:
+            only = {*self.input.scenarios}
+            self._deselect([item for item in items if has_key(item) and rollout_key(item).scenario not in only], items)
         if self.input.limit is not None:
             keys = {item: rollout_key(item) for item in items if has_key(item)}
             ids = {suite.name: suite.info.ids if isinstance(suite, WorkerSuite) else () for suite in self.suites.values()}
             first = first_scenarios(keys.values(), ids, self.input.limit)
-            deselected = [item for item, key in keys.items() if (key.group, key.scenario) not in first]
-            if deselected:
-                self.config.hook.pytest_deselected(items=deselected)
-                left_out = set(deselected)
-                items[:] = [item for item in items if item not in left_out]
+            self._deselect([item for item, key in keys.items() if (key.group, key.scenario) not in first], items)
         return result
+
+    def _deselect(self, deselected: list[pytest.Item], items: list[pytest.Item]) -> None:
+        """Removes tests from `items`, and reports them to pytest as deselected."""
+        if deselected:
+            self.config.hook.pytest_deselected(items=deselected)
+            left_out = set(deselected)
+            items[:] = [item for item in items if item not in left_out]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:

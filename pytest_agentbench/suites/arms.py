@@ -5,6 +5,7 @@ the cache policies, which say what the prefix cache contains when measuring begi
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pytest_agentbench.lib.options import LoginUrl
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite, in_place_of
 
-BACKEND, AGENT, VARIANT, MODEL, SETTING = KINDS = ("backend", "agent", "variant", "model", "set")
+BACKEND, AGENT, VARIANT, MODEL, SETTING, SETTINGS = KINDS = ("backend", "agent", "variant", "model", "set", "settings")
 DEFAULT = "default"
 CONCURRENCY, OF_BACKEND, OF_AGENT = "concurrency", "backend.", "agent."  # settings, and prefixes of settings, that arms may differ in
 
@@ -33,8 +34,9 @@ class Arm:
     """A backend, agent, variant, model or setting that an A/B session compares with others. All others are compared with the first arm."""
 
     name: str
-    kind: str  # `backend`, `agent`, `variant`, `model` or `set`
-    # name, YAML or URL of a backend, or NAME[PATH=VALUE]; kind or import path of an agent; variant; model; PATH=VALUE of a setting
+    kind: str  # `backend`, `agent`, `variant`, `model`, `set` or `settings`
+    # name, YAML or URL of a backend, or NAME[PATH=VALUE]; kind or import path of an agent; variant; model; PATH=VALUE of a setting; JSON
+    # of several settings
     value: str
 
     @property
@@ -47,8 +49,7 @@ class Arm:
         """The path of the setting that distinguishes the arms, as in `--agentbench-set`. Empty for arms of another kind."""
         if self.kind == MODEL:
             return "agent.model"
-        path = self.value.partition("=")[0] if self.kind == SETTING else ""
-        return "agent.model" if path == "model" else path
+        return _whole_path(self.value.partition("=")[0]) if self.kind == SETTING else ""
 
     @property
     def setting(self) -> Any:
@@ -58,9 +59,16 @@ class Arm:
         return self.value if self.kind == MODEL else parse_yaml(self.value.partition("=")[2], self.path)
 
     @property
+    def settings(self) -> Json:
+        """The settings that the arm changes: path, as in `--agentbench-set`, -> value. Empty for backends, agents and variants."""
+        if self.kind == SETTINGS:
+            return {_whole_path(path): value for path, value in json.loads(self.value).items()}
+        return {self.path: self.setting} if self.path else {}
+
+    @property
     def concurrency(self) -> int | None:
         """The concurrency of this arm: a number of rollouts at the same time, or None for that of the session."""
-        return int(self.value.partition("=")[2]) if self.path == CONCURRENCY else None
+        return self.settings.get(CONCURRENCY)
 
     @property
     def backend(self) -> str:
@@ -76,7 +84,7 @@ class Arm:
         if self.kind == BACKEND:
             changed = CHANGED_BACKEND.fullmatch(self.value)
             return ((changed[2], parse_yaml(changed[3], changed[2])),) if changed else ()
-        return ((self.path.removeprefix(OF_BACKEND), self.setting),) if self.path.startswith(OF_BACKEND) else ()
+        return tuple((path.removeprefix(OF_BACKEND), value) for path, value in self.settings.items() if path.startswith(OF_BACKEND))
 
 
 class VariantOrigin(NamedTuple):
@@ -105,7 +113,7 @@ def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple
     """
     made, sizes, tools, answers = {}, {}, {}, {}
     for name, (variant, arm) in _pairs(variants, arms).items():
-        source = arm.value if arm.kind == VARIANT else variant
+        source = arm.value if arm.kind == VARIANT else arm.settings.get(VARIANT, variant)
         if name in suite.variants and name != source:
             raise ConfigError(
                 f"{suite.folder / SUITE_FILE}: the suite has a variant {name!r}; give the arm another name, such as a={arm.option_text}"
@@ -135,9 +143,10 @@ def _agent(suite: Suite, variant: str, arm: Arm) -> Json:
         if suite.agent_of(variant)["kind"] != arm.value:
             own = in_place_of(own, arm.value)
         return {**own, "kind": arm.value}
-    if not arm.path.startswith(OF_AGENT):
+    settings = [(path, value) for path, value in arm.settings.items() if path.startswith(OF_AGENT)]
+    if not settings:
         return suite.variants.get(variant, {})
-    changed: Json = override({"agent": suite.agent_of(variant)}, [(arm.path, arm.setting)], str(suite.folder / SUITE_FILE))["agent"]
+    changed: Json = override({"agent": suite.agent_of(variant)}, settings, str(suite.folder / SUITE_FILE))["agent"]
     return changed
 
 
@@ -160,7 +169,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 MOST_ARMS = 12
 FORMS = (
     "BACKEND,BACKEND, agent:KIND,agent:KIND, variant:NAME,variant:NAME, model:NAME,model:NAME, set:PATH=VALUE|VALUE "
-    "or BACKEND[PATH=VALUE|VALUE]"
+    'NAME=settings:{"PATH": VALUE},NAME=settings:{} or BACKEND[PATH=VALUE|VALUE]'
 )
 
 
@@ -182,15 +191,27 @@ def parse_arms(text: str) -> tuple[Arm, ...]:
 
 
 def _entries(text: str) -> Iterator[str]:
-    """Yields the parts of the option between commas. Commas in brackets belong to an arm."""
-    start, in_brackets = 0, False
+    """Yields the parts of the option between commas. Commas in brackets, or in the JSON of several settings, belong to an arm."""
+    start, end, in_brackets = 0, 0, False
     for index, character in enumerate(text):
-        if character in "[]":
+        if index < end:
+            continue
+        if character == "{" and text[start:index].endswith(f"{SETTINGS}:"):
+            end = _end_of_json(text, index)
+        elif character in "[]":
             in_brackets = character == "["
         elif character == "," and not in_brackets:
             yield text[start:index]
             start = index + 1
     yield text[start:]
+
+
+def _end_of_json(text: str, start: int) -> int:
+    """Returns where the JSON that starts at `start` ends. Raises ValueError if it is not valid."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except json.JSONDecodeError as error:
+        raise ValueError(f'arms of several settings as settings:{{"PATH": VALUE}}, in valid JSON: {error}') from error
 
 
 def _arms(entry: str) -> Iterator[Arm]:
@@ -204,6 +225,8 @@ def _arms(entry: str) -> Iterator[Arm]:
     kind, value = next(((kind, rest.removeprefix(f"{kind}:")) for kind in KINDS[1:] if rest.startswith(f"{kind}:")), (BACKEND, rest))
     if kind == SETTING:
         yield from _setting_arms(name, value)
+    elif kind == SETTINGS:
+        yield _settings_arm(name, value)
     elif kind == BACKEND and (changed := CHANGED_BACKEND.fullmatch(value)):
         yield from _changed_backends(name, *changed.groups())
     else:
@@ -216,14 +239,37 @@ def _setting_arms(name: str, text: str) -> Iterator[Arm]:
     values = [value.strip() for value in listed.split("|")]
     if not equals or not path or not all(values):
         raise ValueError("arms of a setting as set:PATH=VALUE|VALUE, for example set:concurrency=8|16")
-    if path not in (CONCURRENCY, "model") and not path.startswith((OF_BACKEND, OF_AGENT)):
-        raise ValueError(f"arms that differ in concurrency, agent.…, model or backend.…, and not in {path}, which all arms share")
+    _check_path(path)
     if name and len(values) > 1:
         raise ValueError(f"arms that are named one by one, such as {name}=set:{path}={values[0]}")
     for value in values:
         arm = _arm(name or _value_name(path, LoginUrl(value)), SETTING, f"{path}={value}")
         _check_setting(arm, value)
         yield arm
+
+
+def _settings_arm(name: str, text: str) -> Arm:
+    """Returns the arm that changes several settings. `text` is a JSON object: path -> value."""
+    if not name:
+        raise ValueError(f"arms of several settings with names of their own, such as a={SETTINGS}:{text}")
+    if not text.startswith("{") or _end_of_json(text, 0) != len(text):
+        raise ValueError('arms of several settings as settings:{"PATH": VALUE}')
+    for path, value in json.loads(text).items():
+        if path != VARIANT:
+            _check_path(path)
+        if path == CONCURRENCY and (type(value) is not int or value < 1):
+            raise ValueError(f"arms whose concurrency is a whole number from 1 up, not {value}")
+    return _arm(name, SETTINGS, text)
+
+
+def _check_path(path: str) -> None:
+    """Raises ValueError if arms cannot differ in the setting at this path."""
+    if path not in (CONCURRENCY, "model") and not path.startswith((OF_BACKEND, OF_AGENT)):
+        raise ValueError(f"arms that differ in concurrency, agent.…, model or backend.…, and not in {path}, which all arms share")
+
+
+def _whole_path(path: str) -> str:
+    return "agent.model" if path == "model" else path
 
 
 def _changed_backends(name: str, backend: str, path: str, listed: str) -> Iterator[Arm]:

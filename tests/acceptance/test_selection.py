@@ -288,3 +288,19 @@ def test_a_test_outside_a_suite(project: Project) -> None:
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*fixture 'rollout' not found"])
     assert "site-packages" not in result.stdout.str()
+
+
+@pytest.mark.slow
+def test_named_scenarios(project: Project) -> None:
+    """--agentbench-scenarios runs only the scenarios with these ids, in a session with arms of several settings, too."""
+    project.suite("shop", scenarios=4)
+
+    result = project.run(
+        "scenarios/shop",
+        "--agentbench-scenarios=shop-3,shop-1",
+        '--agentbench-ab=a=settings:{},b=settings:{"agent.max_turns": 1, "backend.ttft_ms": 1}',
+    )
+
+    result.assert_outcomes(passed=4, deselected=4)
+    assert [f"shop[shop-{number}-{arm}]" for number in (1, 3) for arm in "ab"] == ran(project)
+    assert {1: 2, 2: 2} == {calls: sum(calls == len(each.calls) for each in project.rollouts) for calls in (1, 2)}

@@ -86,3 +86,36 @@ def test_arms_that_are_models_or_settings() -> None:
         match=r"--agentbench-set agent\.kind\.x: 'x' cannot be set inside 'tool_calling', which is not a mapping; correct the path",
     ):
         in_arms(own, ("default",), parse_arms("set:agent.kind.x=1|2"))
+
+
+def test_arms_that_differ_in_several_settings() -> None:
+    """An arm of several settings changes the agent and the backend, has a concurrency of its own, and may start from a variant."""
+    text = 'a=settings:{},b=settings:{"agent.temperature": 0.7, "backend.router": "k,v", "concurrency": 4, "variant": "hot", "model": "m}"}'
+    base, new = arms = parse_arms(text)
+
+    made, names = in_arms(suite(hot={"max_turns": 3}), ("default",), arms)
+
+    assert ("a", "b") == names
+    assert made.agent_of("default") == made.agent_of("a")
+    assert {"kind": "tool_calling", "top_p": 0.9, "max_turns": 3, "temperature": 0.7, "model": "m}"} == made.agent_of("b")
+    assert (None, 4) == (base.concurrency, new.concurrency)
+    assert ((), (("router", "k,v"),)) == (base.backend_changes, new.backend_changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a=settings:{},b=settings:{1}", "in valid JSON"),
+        ('settings:{},b=settings:{"model": "m"}', "with names of their own"),
+        ('a=settings:{},b=settings:{"trials": 3}', "not in trials"),
+        ('a=settings:{},b=settings:{"concurrency": 0}', "a whole number from 1 up"),
+        ("a=settings:{},b=agent:react", "arms of one kind"),
+        ("a=settings:{},b=settings:x", "settings:{"),
+    ],
+)
+def test_wrong_arms_of_settings(text: str, words: str) -> None:
+    """Arms of several settings are valid JSON, have names, and change only what arms may differ in."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the words are compared below
+        parse_arms(text)
+
+    assert words in str(caught.value)

@@ -1,0 +1,1 @@
+"""The benchmark of `agentbench optimize`: how often simulated studies claim that settings are better."""
