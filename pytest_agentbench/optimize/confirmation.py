@@ -5,9 +5,8 @@ Only a confirmation leads to the word "better". It needs both: the objective is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from pytest_agentbench.gate.ab import FASTER, SLOWER, ArmPair, answers, latency_question
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
@@ -53,8 +52,6 @@ class Confirmation:
 def confirm(compared: ComparedSettings, terms: ConfirmationTerms, facts: RunFacts, arms: ArmFacts, unusable: str = "") -> Confirmation:
     """Judges a confirmation: speed as an A/B session does, and quality as the gate does with the default settings as the baseline.
 
-    Speed is judged without the first pair of blocks, which is a warm-up.
-
     Args:
         compared: The rollouts of the confirmation.
         terms: What is judged.
@@ -64,25 +61,13 @@ def confirm(compared: ComparedSettings, terms: ConfirmationTerms, facts: RunFact
     """
     metric, _, statistic = terms.objective.partition(".")
     trials = {NEW: compared.new, BASE: compared.base}
-    question = latency_question(
-        terms.suite, metric, int(statistic.removeprefix("p")), _without_warm_up(trials), dict.fromkeys(PAIR, unusable)
-    )
+    question = latency_question(terms.suite, metric, int(statistic.removeprefix("p")), trials, dict.fromkeys(PAIR, unusable))
     [speed] = answers(question, [PAIR], arms)
     rule = parse_rule(f"{terms.score}.mean {terms.scale.sign} {_signed(terms)} vs baseline", [terms.score], {terms.score: terms.scale})
     run, base = (_evidence(each, terms, facts) for each in (compared.new, compared.base))
     suite_rule = SuiteRule(terms.suite, rule, terms.scale, any_part=True, deterministic=terms.deterministic)
     [quality] = judge_rules([suite_rule], run, {terms.suite: base})
     return Confirmation(speed, quality)
-
-
-def _without_warm_up(trials: Mapping[str, Sequence[Trial]]) -> dict[str, list[Trial]]:
-    """Returns the rollouts of both arms without those of the session's first block, and without their counterparts in the other arm.
-
-    The first block of a session is slower, because connections are opened and code is loaded. Always the same arm has it.
-    """
-    ordered = sorted((trial.began_at, arm, trial.scenario, trial.trial) for arm, own in trials.items() for trial in own)
-    first = {(scenario, number) for _, arm, scenario, number in takewhile(lambda each: each[1] == ordered[0][1], ordered)}
-    return {arm: [each for each in own if (each.scenario, each.trial) not in first] for arm, own in trials.items()}
 
 
 def _signed(terms: ConfirmationTerms) -> str:
