@@ -167,8 +167,11 @@ def _check_settings(options: argparse.Namespace, space: SpaceSpec, suite: Suite)
     from pytest_agentbench.agents.factory import brings_code, make_agent
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.optimize.space import examples
+    from pytest_agentbench.optimize.spending import COST, TOKENS
     from pytest_agentbench.suites.arms import DEFAULT, OF_BACKEND, SETTINGS, Arm, in_arms
 
+    if COST in space.objectives and load_backend(options.backend, Path.cwd()).prices is None:
+        raise ConfigError(f"{options.space}: objectives: {COST} needs `prices` in the backend {options.backend}; {TOKENS} needs none")
     for settings in examples(space):
         try:
             of_backend = [(path.removeprefix(OF_BACKEND), value) for path, value in settings.items() if path.startswith(OF_BACKEND)]

@@ -11,15 +11,17 @@ from pathlib import Path
 
 from pytest_agentbench.cli.sessions import QUIET, run_session
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.baselines import read_evidence
-from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAILED, OK
 from pytest_agentbench.lib.json_text import read_text
 from pytest_agentbench.metrics.stopwatch import unusable_reason
 from pytest_agentbench.optimize.confirmation import BASE, NEW, Confirmation, ConfirmationTerms, confirm
 from pytest_agentbench.optimize.ranking import ComparedSettings
 from pytest_agentbench.optimize.search import NotMeasured
+from pytest_agentbench.optimize.spending import SPENDING, spending_trial
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.builder import prices_of
+from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.results import ArmFacts
 from pytest_agentbench.runs.run_file import Run, find_run, read_run
 from pytest_agentbench.suites.arms import COLD, CONCURRENCY, OF_BACKEND, SETTINGS
@@ -45,14 +47,15 @@ class StudySessions:
     def __call__(self, settings: Json, scenarios: Sequence[str], name: str) -> ComparedSettings:
         """Runs one trial of these scenarios with the settings and with the default ones. Raises NotMeasured."""
         directory = self._session(settings, scenarios, name, trials=1)
-        return _compared(read_run(directory), read_evidence(directory))
+        return _compared(read_run(directory), directory)
 
     def confirmation(self, settings: Json, scenarios: Sequence[str], trials: int, terms: ConfirmationTerms) -> Confirmation:
         """Runs the confirmation, and judges it. Raises NotMeasured."""
         directory = self._session(settings, scenarios, CONFIRMATION, trials)
-        run, evidence = read_run(directory), read_evidence(directory)
+        run = read_run(directory)
         facts = ArmFacts(failures={arm.name: arm.failure for arm in run.ab.arms if arm.failure} if run.ab else {})
-        return confirm(_compared(run, evidence), terms, evidence.facts, facts, unusable_reason(run.stopwatch, terms.objective))
+        unusable = "" if terms.objective in SPENDING else unusable_reason(run.stopwatch, terms.objective)
+        return confirm(_compared(run, directory), terms, RunFacts.of(run), facts, unusable)
 
     def _session(self, settings: Json, scenarios: Sequence[str], name: str, trials: int) -> Path:
         """Returns the directory of the session with this name. Runs it if no earlier process finished it."""
@@ -109,9 +112,12 @@ def _last_lines(log: Path) -> str:
     return " / ".join(lines[-SHOWN_LINES:])
 
 
-def _compared(run: Run, evidence: Evidence) -> ComparedSettings:
+def _compared(run: Run, directory: Path) -> ComparedSettings:
     """Returns the rollouts of both arms. Raises NotMeasured if one has none."""
-    every = [trial for trials in evidence.groups.values() for trial in trials]
+    check_journal(directory)
+    measured = [rollout for rollout in read_journal(directory) if rollout.kind == "scenario"]
+    prices = {variant: prices_of(run.backend, variant) for variant in {rollout.variant for rollout in measured}}
+    every = [spending_trial(rollout, prices[rollout.variant]) for rollout in measured]
     base, new = (_of_arm(every, arm) for arm in (BASE, NEW))
     failures = [f"{arm.name}: {arm.failure}" for arm in run.ab.arms if arm.failure] if run.ab else []
     if failures or not base or not new:

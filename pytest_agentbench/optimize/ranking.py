@@ -9,6 +9,7 @@ from statistics import NormalDist, fmean
 
 from pytest_agentbench.gate.evidence import Trial, latencies, samples
 from pytest_agentbench.optimize.space import QUALITY
+from pytest_agentbench.optimize.spending import SPENDING, spent
 from pytest_agentbench.records import Scale
 from pytest_agentbench.stats.quantiles import percentile
 
@@ -35,8 +36,8 @@ class RankingTerms:
 class RankingEvidence:
     """How some settings compare with the default ones, as far as a search has measured. Only a ranking follows from it, no claim."""
 
-    ratios: Mapping[str, float]  # objective about speed -> mean logarithm of the ratio to the default settings; below 0 is faster
-    errors: Mapping[str, float]  # objective about speed -> standard error of that mean
+    ratios: Mapping[str, float]  # objective -> mean logarithm of the ratio to the default settings; below 0 is less
+    errors: Mapping[str, float]  # objective -> standard error of that mean
     loss: float  # mean loss of the main score, as a share of its range; below 0 is better than the default settings
     loss_error: float  # standard error of the loss
     pairs: int  # pairs of rollouts of the same scenario and trial
@@ -67,15 +68,15 @@ def evidence_of(measured: Sequence[ComparedSettings], terms: RankingTerms) -> Ra
 
 
 def log_ratios(compared: ComparedSettings, objective: str) -> list[float]:
-    """Returns the logarithm of the ratio new / base for each pair of rollouts of the same scenario and trial with a known latency."""
-    metric, _, statistic = objective.partition(".")
-    q = int(statistic.removeprefix("p"))
-    new, base = (dict(_percentiles(trials, metric, q)) for trials in (compared.new, compared.base))
+    """Returns the logarithm of the ratio new / base for each pair of rollouts of the same scenario and trial with a known value."""
+    new, base = (dict(_values(trials, objective)) for trials in (compared.new, compared.base))
     return [math.log(new[key] / base[key]) for key in new if key in base]
 
 
-def _percentiles(trials: Sequence[Trial], metric: str, q: int) -> Iterator[tuple[tuple[str, int], float]]:
-    for each in latencies(trials, metric):
+def _values(trials: Sequence[Trial], objective: str) -> Iterator[tuple[tuple[str, int], float]]:
+    metric, _, statistic = objective.partition(".")
+    q = int(statistic.removeprefix("p") or 50)  # A rollout has a single cost, which is any percentile.
+    for each in spent(trials, objective) if objective in SPENDING else latencies(trials, metric):
         if (value := percentile(each.values, q)) is not None:
             yield (each.scenario, each.trial), value
 

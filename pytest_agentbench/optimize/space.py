@@ -13,6 +13,7 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from pytest_agentbench.errors import ConfigError, unknown_key, unknown_name
 from pytest_agentbench.lib.config import Spec, load_yaml, validate
 from pytest_agentbench.metrics import registry
+from pytest_agentbench.optimize.spending import SPENDING
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.arms import CONCURRENCY, OF_AGENT, OF_BACKEND, VARIANT
 
@@ -101,8 +102,9 @@ class SpaceSpec(Spec):
         default=["rollout.p50"],
         min_length=1,
         description=(
-            "What to make small, as a ratio to the default settings: `rollout`, `ttft`, `tpot` or `e2e` with `.p50` or `.p90`. `quality` "
-            "may be a further one. With several, the study finds the settings that no other is better than in all of them."
+            "What to make small, as a ratio to the default settings: `rollout`, `ttft`, `tpot` or `e2e` with `.p50` or `.p90`, or `tokens` "
+            "or `cost` of a rollout. `cost` needs a backend with `prices`. `quality` may be a further one. With several, the study finds "
+            "the settings that no other is better than in all of them."
         ),
     )
     quality_weight: FiniteFloat = Field(
@@ -147,12 +149,12 @@ def read_space(file: Path) -> SpaceSpec:
         for needed in parameter.when:
             if needed not in above:
                 raise ConfigError(f"{file}: parameters.{path}.when: {unknown_name('setting above it', needed, above)}")
-    known_objectives = [*(f"{name}.{each}" for name in registry.gated() for each in PERCENTILES), QUALITY]
+    known_objectives = [*(f"{name}.{each}" for name in registry.gated() for each in PERCENTILES), *SPENDING, QUALITY]
     for objective in space.objectives:
         if objective not in known_objectives:
             raise ConfigError(f"{file}: objectives: {unknown_name('objective', objective, known_objectives)}")
     if space.objectives[0] == QUALITY:
-        raise ConfigError(f"{file}: objectives: the first one must be about speed, such as rollout.p50, not {QUALITY}")
+        raise ConfigError(f"{file}: objectives: the first one must be about speed or cost, such as rollout.p50, not {QUALITY}")
     return space
 
 

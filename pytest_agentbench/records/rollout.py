@@ -259,7 +259,7 @@ class Rollout:
     # hashes, of 16 hexadecimal digits, of [what the rollout depends on](resume.md#what-makes-it-refuse): `scenario`, `agent`, `prompts`,
     # `backend`, and `scorers` (score -> hash of its scorer). All but `backend` are empty for calls by hand
     content: Json = field(default_factory=dict)
-    kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
+    kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call before a block, not measured)
     cluster: str | None = None  # cluster of the scenario, whose scenarios are not independent; None if the data have no clusters
     attempt: int = 1  # number of the last attempt, counted from 1
     earlier_attempts: tuple[Attempt, ...] = ()  # the attempts before the last one, also of earlier sessions

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_agentbench.optimize.confirmation import CONFIRMED
 from pytest_agentbench.optimize.ranking import selection_gain
 from pytest_agentbench.optimize.space import QUALITY
+from pytest_agentbench.optimize.spending import SPENDING
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.arms import CONCURRENCY, OF_AGENT, OF_BACKEND, VARIANT
 
@@ -42,7 +43,8 @@ def looked_at(trials: Sequence[RankedTrial]) -> str:
     counts = f"{len(trials)} settings: {states['complete']} complete, {states['pruned']} pruned, {states['fail']} not measured"
     errors = [next(iter(each.evidence.errors.values())) for each in measured if each.evidence]
     gain = 1 - math.exp(selection_gain(errors))
-    return f"{counts}; if all were equal, the best would look {100 * gain:.1f} % faster by chance alone" if len(errors) > 1 else counts
+    word = "cheaper" if measured and measured[0].evidence and next(iter(measured[0].evidence.errors)) in SPENDING else "faster"
+    return f"{counts}; if all were equal, the best would look {100 * gain:.1f} % {word} by chance alone" if len(errors) > 1 else counts
 
 
 def verdict(confirmation: Confirmation) -> str:

@@ -344,6 +344,7 @@ class BlockSettings:
     policy: str  # one of CACHE_POLICIES
     in_sequence: bool  # whether all blocks of one arm run before those of the next one
     own: Mapping[str, int]  # arm -> maximum number of rollouts in flight, for arms that have one of their own
+    warm_up: bool = False  # whether first calls are made before the first block, so that it is not slower than the later ones
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from pytest_agentbench.session.recorder import RunRecorder, known_durations
 from pytest_agentbench.session.rounds import Rounds, refuse_endless
 from pytest_agentbench.session.settings import Settings
 from pytest_agentbench.session.setup import Setup
-from pytest_agentbench.suites.arms import VariantOrigin, concurrencies
+from pytest_agentbench.suites.arms import PRIMED, VariantOrigin, concurrencies, share_server
 from pytest_agentbench.suites.hashes import ContentHashes, digest, suite_identity
 from pytest_agentbench.suites.suite import Task, public_of
 from pytest_agentbench.tap.protocol import Budgets
@@ -281,10 +281,13 @@ def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
 def _block_settings(setup: Setup) -> BlockSettings:
     """Returns how rollouts run in blocks (series of rollouts of one arm, which is a setting under comparison).
 
-    In a session without arms all variants belong to one arm with an empty name.
+    In a session without arms all variants belong to one arm with an empty name. A warm-up is for arms on one server, of which the first
+    would otherwise be slower. Servers of their own are equally new to each arm.
     """
     origins = {name: each.origins.get(name, VariantOrigin(name, "")) for each in setup.discovered.compiled for name in each.variants}
-    return BlockSettings(origins, setup.settings.cache, setup.backend.in_sequence, concurrencies(setup.settings.ab))
+    settings = setup.settings
+    warm_up = settings.cache != PRIMED and share_server(settings.ab) and setup.backend.description.get("kind") != "recorded"
+    return BlockSettings(origins, settings.cache, setup.backend.in_sequence, concurrencies(settings.ab), warm_up=warm_up)
 
 
 def _budgets(settings: Settings) -> Budgets:

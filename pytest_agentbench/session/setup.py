@@ -37,7 +37,7 @@ from pytest_agentbench.session.discovery import (
     unavailable_suite,
 )
 from pytest_agentbench.session.settings import Settings, advise
-from pytest_agentbench.suites.arms import BACKEND, CARRY, concurrencies
+from pytest_agentbench.suites.arms import BACKEND, CARRY, concurrencies, share_server
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def make_backend(config: pytest.Config, settings: Settings) -> Backend:
         backend: Backend = config.hook.pytest_agentbench_make_backend(config=config, name=name, changes=changes)
         return backend
 
-    if not any(arm.kind == BACKEND or arm.backend_changes for arm in settings.ab):
+    if not settings.ab or share_server(settings.ab):
         return make(settings.backend)
     from pytest_agentbench.backends.ab import Arms
 

@@ -281,8 +281,12 @@ FEWEST_PAIRS = 4  # fewest pairs of blocks for a decision
 LatencyPair = tuple[Sequence[RolloutLatencies], Sequence[RolloutLatencies]]  # rollouts of a pair of blocks: of the new arm, of the base arm
 
 
-def compare_interleaved(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies], q: int, *, confidence: float = 0.95) -> Decision:
+def compare_interleaved(
+    new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies], q: int | None, *, confidence: float = 0.95
+) -> Decision:
     """Decides whether the q-th percentile (0 to 100) is lower or higher than the base arm's, by the ratio new / base against 1.
+
+    If q is None, it is the mean.
 
     The two blocks of a pair run the same rollouts, one arm right after the other. So changing load affects both and cancels out. Unlike a
     comparison of two runs, the decision is therefore about the arms themselves. Raises ValueError for a latency that is not finite or not
@@ -290,7 +294,7 @@ def compare_interleaved(new: Iterable[RolloutLatencies], base: Iterable[RolloutL
     """
     new, base = [*new], [*base]
     ours, theirs = by_scenario(new), by_scenario(base)
-    check_latencies(q, ours, theirs)
+    check_latencies(50 if q is None else q, ours, theirs)
     shared = [scenario for scenario in ours if scenario in theirs]
     pairs = [pair for pair in block_pairs(new, base) if all(any(timing.values for timing in side) for side in pair)]
     known = {timing.scenario for pair in pairs for timing in pair[0]}
@@ -329,8 +333,9 @@ def _stretches(arms: Sequence[Mapping[tuple[str, int], RolloutLatencies]], side:
     return {key: number for number, (at, run) in enumerate(runs) if at == side for _, _, key in run}
 
 
-def _log_ratio(pair: LatencyPair, q: int) -> float:
-    ours, theirs = (percentile([value for timing in side for value in timing.values], q) for side in pair)
+def _log_ratio(pair: LatencyPair, q: int | None) -> float:
+    sides = ([value for timing in side for value in timing.values] for side in pair)
+    ours, theirs = (fmean(values) if q is None else percentile(values, q) for values in sides)
     assert ours is not None and theirs is not None
     return math.log(ours / theirs)
 
@@ -350,10 +355,10 @@ def _decided_by_pairs(blank: Decision, ratios: Sequence[float]) -> Decision:
     )
 
 
-def _too_few_pairs(q: int, pairs: Sequence[LatencyPair]) -> str:
+def _too_few_pairs(q: int | None, pairs: Sequence[LatencyPair]) -> str:
     rollouts = min((sum(bool(timing.values) for pair in pairs for timing in pair[side]) for side in (0, 1)), default=0)
-    if rollouts < (needed := fewest_values(q)):
-        return f"p{q} needs {needed} rollouts of each arm, but there are {rollouts}; {_MORE}"
+    if rollouts < (needed := fewest_values(50 if q is None else q)):
+        return f"{'a mean' if q is None else f'p{q}'} needs {needed} rollouts of each arm, but there are {rollouts}; {_MORE}"
     if len(pairs) < FEWEST_PAIRS:
         return (
             f"the arms alternated in {len(pairs)} pair{'s' * (len(pairs) != 1)} of blocks, but {FEWEST_PAIRS} are needed; "

@@ -99,6 +99,11 @@ def concurrencies(arms: Sequence[Arm]) -> dict[str, int]:
     return {arm.name: arm.concurrency for arm in arms if arm.concurrency is not None}
 
 
+def share_server(arms: Sequence[Arm]) -> bool:
+    """Returns whether several arms are measured on one server, because none of them changes the backend."""
+    return bool(arms) and not any(arm.kind == BACKEND or arm.backend_changes for arm in arms)
+
+
 def variant_in(variant: str, arm: str) -> str:
     """Returns the name of the new variant that combines a variant of the suite with an arm: `VARIANT-ARM`, or `ARM` for the default one."""
     return arm if variant == DEFAULT else f"{variant}-{arm}"

@@ -383,7 +383,9 @@ def test_a_hook_gets_what_arms_change(project: Project) -> None:
 def test_arms_of_a_setting(project: Project) -> None:
     """For a setting of the agent, each value is a variant of the suite.
 
-    For a setting of the backend, each value is a backend with that change.
+    For a setting of the backend, each value is a backend with that change. If all arms share a server, its first calls are made before
+    the first block, so that the first arm is not slower. Later calls do not find their messages in the prefix cache. With the policy cold,
+    they find nothing of them.
     """
     project.suite(scenarios=2, test=PASSES)
     project.backend(model="m")
@@ -391,10 +393,21 @@ def test_arms_of_a_setting(project: Project) -> None:
     project.run("--agentbench-ab=set:agent.temperature=0|0.7|1").assert_outcomes(passed=6)
     heats = {name: suite["agent"]["temperature"] for name, suite in project.run_json["suites"].items()}
     assert {"shop-temperature_0": 0, "shop-temperature_0.7": 0.7, "shop-temperature_1": 1} == heats
+    primers = [each for each in project.rollouts if each.kind == "primer"]
+    assert [("ok", 1)] == [(each.status, len(each.calls)) for each in primers]
+    assert [1] * 6 == [block["rollouts"] for block in project.run_json["cache"]["blocks"]]
+    first = next(each for each in project.rollouts if each.kind == "scenario").calls[0]
+    assert first.prompt_tokens is not None
+    assert first.cached_tokens is not None
+    assert first.prompt_tokens - first.cached_tokens > 2 * 16  # Only the tools, which are before the salt, were in the cache.
+
+    project.run("--agentbench-ab=set:agent.temperature=0|0.7", "--agentbench-cache=cold", "-k", "shop-0").assert_outcomes(passed=2)
+    assert {0} == {each.calls[0].cached_tokens for each in project.rollouts}
 
     project.run("--agentbench-ab=set:backend.model=big|small").assert_outcomes(passed=4)
     assert ["big", "small"] == [arm["model"] for arm in project.run_json["ab"]["arms"]]
     assert {"big": "big", "small": "small"} == {each.variant: each.settings["model"] for each in project.rollouts}
+    assert {"scenario"} == {each.kind for each in project.rollouts}
 
 
 def test_arms_that_are_variants(project: Project) -> None:

@@ -73,6 +73,7 @@ def test_a_real_study(project: Project, monkeypatch: pytest.MonkeyPatch) -> None
         ("parameters: {backend.ttft: [1]}", (), "did you mean 'ttft_ms'?"),
         ("parameters: {variant: [reakt]}", (), "no variant 'reakt'"),
         ("parameter: {concurrency: [1]}", (), "did you mean 'parameters'?"),
+        ("{objectives: [cost], parameters: {concurrency: [1, 2]}}", (), "cost needs `prices` in the backend embedded; tokens needs none"),
         (SPACE, ("--margin=0",), "must be greater than 0"),
         (SPACE, ("--backend=embeded",), "embedded"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -38,17 +37,6 @@ def rollouts(faster: float, score: float, *, place: int, status: str = "ok") -> 
                     began_at=began,
                     duration_ms=ms,
                 )
-
-
-def test_the_first_pair_of_blocks_is_a_warm_up() -> None:
-    """A first block that is slow, because everything is new, makes nothing faster."""
-    base, new = [*rollouts(0, 1.0, place=0)], [*rollouts(0.0, 1.0, place=1)]
-    slow = [replace(each, duration_ms=each.duration_ms * (50 if each.began_at < SIZE else 1)) for each in base]
-
-    cold, warm = (confirm(ComparedSettings(each, new), TERMS, RunFacts("run", planned=240), ArmFacts()) for each in (slow, base))
-
-    assert warm.speed.estimate == cold.speed.estimate
-    assert warm.speed.n == cold.speed.n
 
 
 def judged(faster: float, score: float = 1.0, status: str = "ok", arms: ArmFacts = ArmFacts(), unusable: str = "") -> Confirmation:  # noqa: B008

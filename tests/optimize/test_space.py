@@ -69,7 +69,7 @@ def test_a_finite_space_has_a_size(tmp_path: Path) -> None:
         ("parameters: {agent.x: {low: 0, high: 2, log: true}}", "with `log`, `low` must be above 0"),
         ("parameters: {agent.x: {values: [1], when: {agent.y: 1}}}", "no setting above it 'agent.y'"),
         ("{objectives: [rolout.p50], parameters: {concurrency: [1]}}", "no objective 'rolout.p50' (did you mean 'rollout"),
-        ("{objectives: [quality], parameters: {concurrency: [1]}}", "the first one must be about speed"),
+        ("{objectives: [quality], parameters: {concurrency: [1]}}", "the first one must be about speed or cost"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, message: str) -> None:

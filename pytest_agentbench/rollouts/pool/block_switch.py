@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import secrets
 from collections.abc import Sequence
 
 from pytest_agentbench.errors import InfraError
@@ -22,13 +23,14 @@ class BlockTransition:
     """Ends a block of rollouts and begins the next one, when the scheduler asks.
 
     The controller prepares the next arm, and the taps are pointed at it. If the cache policy is `primed`, the first call of each rollout is
-    made before the block begins.
+    made before the block begins. With `warm_up`, some first calls are made before the first block.
     """
 
     def __init__(self, runner: Runner, link: Link, record: WriteRecord, settings: BlockSettings, concurrency: int, blocks: int) -> None:
         """Takes the pool's objects that a switch needs, and the number of `blocks` that earlier pools of the session have begun."""
         self._runner, self._link, self._record = runner, link, record
         self._settings, self._concurrency, self._number = settings, concurrency, blocks
+        self._needs_warm_up = settings.warm_up
         self._pending_reply: asyncio.Future[Turn | NoTurn] | None = None
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
@@ -57,9 +59,11 @@ class BlockTransition:
             raise
 
     async def _enter(self, block: Block) -> str:
-        self._pending_reply = asyncio.get_running_loop().create_future()
-        self._link.tell(PrepareBlock(block.arm, len(block.keys)))
-        answer = await self._pending_reply
+        answer = await self._prepared(block)
+        if self._needs_warm_up and isinstance(answer, Turn):
+            self._needs_warm_up = False
+            await self._warm_up(block, answer)
+            answer = await self._prepared(block)  # The warm-up has filled the cache.
         if isinstance(answer, NoTurn):
             return answer.reason
         await self._runner.point_at(answer.endpoint, salt=answer.salt)
@@ -67,6 +71,21 @@ class BlockTransition:
         primed = await self._prime(block) if self._settings.policy == "primed" else None
         await self._link.ask(BlockBegun(primed))
         return ""
+
+    async def _prepared(self, block: Block) -> Turn | NoTurn:
+        """Has the controller prepare the arm of a block. Returns its answer."""
+        self._pending_reply = asyncio.get_running_loop().create_future()
+        self._link.tell(PrepareBlock(block.arm, len(block.keys)))
+        return await self._pending_reply
+
+    async def _warm_up(self, block: Block, turn: Turn) -> None:
+        """Makes the first calls of as many rollouts of the first block as may be in flight.
+
+        The first calls of a session are slower, because the server and this process open connections and load code. A text of its own
+        before the prompts keeps them out of the prefix cache of later calls.
+        """
+        await self._runner.point_at(turn.endpoint, salt=f"[benchmark run {secrets.token_hex(6)}]")
+        await self._prime(dataclasses.replace(block, keys=block.keys[: block.concurrency]))
 
     async def leave(self) -> None:
         await self._link.ask(BlockEnded())
