@@ -7,16 +7,14 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import psutil
 import pytest
@@ -24,6 +22,7 @@ import pytest
 from pytest_agentbench.backends.stack import ownership
 from pytest_agentbench.records import Json
 from pytest_agentbench.router.decision_log import LoggedDecision, read_decisions
+from tests.client_load import Load
 from tests.real.booted_stack import Booted, booted, run
 from tests.waits import wait_for
 
@@ -36,41 +35,9 @@ LIMIT = 120  # seconds for what should take a few
 PREFIX = "The sky is blue, and the sea is as well, but it is not known why they are so. " * 20
 
 
-class Sent(NamedTuple):
-    """A call of the load."""
-
-    began: float  # seconds, time.monotonic()
-    status: int  # HTTP status
-
-
-class Load:
-    """Clients that make calls, one after the other, each with a session of its own, until the block ends."""
-
-    def __init__(self, stack: Booted) -> None:
-        self._stack, self._stopped = stack, threading.Event()
-        self.calls: list[Sent] = []
-
-    def __enter__(self) -> Self:
-        self._pool = ThreadPoolExecutor(CLIENTS)
-        self._clients = [self._pool.submit(self._run, index) for index in range(CLIENTS)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._pool.shutdown()
-        for client in self._clients:
-            client.result()
-
-    def answered_after(self, moment: float) -> int:
-        """Returns the number of answered calls that began after a moment."""
-        return sum(each.began > moment and each.status == 200 for each in self.calls)
-
-    def _run(self, index: int) -> None:
-        number = 0
-        while not self._stopped.is_set():
-            number += 1
-            began = time.monotonic()
-            self.calls.append(Sent(began, status(self._stack, f"{index}-{number // 5}", max_tokens=30)))
+def load_on(stack: Booted) -> Load:
+    """Returns clients that make calls in sessions of five calls each."""
+    return Load(CLIENTS, lambda client, number: (status(stack, f"{client}-{number // 5}", max_tokens=30), ""))
 
 
 def status(stack: Booted, session: str, **fields: Any) -> int:
@@ -127,7 +94,7 @@ def test_hints_overlaps_and_workers(tmp_path: Path) -> None:
         assert [] == stack.exposed()
         victim = mocker(stack)
         known = {*ended(stack, lambda each: each.decision == 1)[0].scores}
-        with another(victim), Load(stack) as load:
+        with another(victim), load_on(stack) as load:
             joined = ended(stack, lambda each: each.worker not in known and each.ending == "answered")[0].worker
             os.kill(victim.pid, signal.SIGKILL)
             dead = time.monotonic()

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Self
 
 import httpx
 import pytest
@@ -18,55 +14,32 @@ import pytest
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.wire import Listening
 from pytest_agentbench.records import Json
+from tests.client_load import Load
 from tests.router.conftest import RouterProcess, StartRouter
 from tests.waits import wait_for
 
 CLIENTS = 8
 
 
-class Sent(NamedTuple):
-    """A call of the load."""
+def load_on(router: RouterProcess) -> Load:
+    """Returns clients that call the router in sessions of ten calls each."""
 
-    began: float  # seconds, time.monotonic()
-    status: int  # HTTP status; 0 if the answer was not complete
-    worker: str  # engine that answered
+    def call(client: int, number: int) -> tuple[int, str]:
+        with suppress(httpx.TransportError):
+            answer = router.chat(f"Hello {client}", x_session_id=f"s{client}-{number // 10}", x_prefix_total_requests="10")
+            return answer.status_code, answer.headers.get("x-worker-id", "")
+        return 0, ""
+
+    return Load(CLIENTS, call)
 
 
-class Load:
-    """Clients that call the router, one call after the other, in sessions of ten calls each, until the block ends."""
-
-    def __init__(self, router: RouterProcess) -> None:
-        self._router, self._stopped = router, threading.Event()
-        self.calls: list[Sent] = []
-
-    def __enter__(self) -> Self:
-        self._pool = ThreadPoolExecutor(CLIENTS)
-        self._clients = [self._pool.submit(self._run, index) for index in range(CLIENTS)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._pool.shutdown()
-        for client in self._clients:
-            client.result()
-
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        wait_for(condition, what, 60)
-
-    def _run(self, index: int) -> None:
-        for number in itertools.count():
-            if self._stopped.is_set():
-                return
-            began, status, worker = time.monotonic(), 0, ""
-            with suppress(httpx.TransportError):
-                answer = self._router.chat(f"Hello {index}", x_session_id=f"s{index}-{number // 10}", x_prefix_total_requests="10")
-                status, worker = answer.status_code, answer.headers.get("x-worker-id", "")
-            self.calls.append(Sent(began, status, worker))
+def wait(condition: Callable[[], bool], what: str) -> None:
+    wait_for(condition, what, 60)
 
 
 def answered_after(load: Load, moment: float, calls: int, worker: str | None = None) -> Callable[[], bool]:
     """Returns a condition: so many calls that began after a moment were answered, by an engine or by any."""
-    return lambda: calls <= sum(each.began > moment and each.status == 200 and worker in (None, each.worker) for each in load.calls)
+    return lambda: calls <= load.answered_after(moment, worker)
 
 
 class Engines:
@@ -106,18 +79,18 @@ class Cluster:
     def kill(self, engine: tuple[Child, str]) -> float:
         """Kills an engine that has calls. Returns the time of its death."""
         child, id = engine
-        self._load.wait(answered_after(self._load, 0, 10, id), "calls at the engine")
+        wait(answered_after(self._load, 0, 10, id), "calls at the engine")
         child.process.kill()
         child.process.wait()
         dead = time.monotonic()
-        self._load.wait(answered_after(self._load, dead, 60), "calls after the death")
+        wait(answered_after(self._load, dead, 60), "calls after the death")
         return dead
 
     def restart_slower(self, id: str) -> None:
         """Starts an engine anew on its port. It is four times slower than others."""
         began = time.monotonic()
         self._engines.start(ttft_ms=120, port=int(id.rpartition(":")[2]))
-        self._load.wait(answered_after(self._load, began, 5, id), "calls at the engine that came back slower")
+        wait(answered_after(self._load, began, 5, id), "calls at the engine that came back slower")
 
     def suspend(self, engine: tuple[Child, str]) -> None:
         """Suspends an engine until it has a call, and longer while others answer. Then it goes on."""
@@ -125,18 +98,18 @@ class Cluster:
         began = time.monotonic()
         child.process.send_signal(signal.SIGSTOP)
         try:
-            self._load.wait(lambda: self.workers()[id]["load"] > 0, "a call at the suspended engine")
-            self._load.wait(lambda: answered_after(self._load, began, 20)() or self.workers()[id]["load"] == CLIENTS, "other calls")
+            wait(lambda: self.workers()[id]["load"] > 0, "a call at the suspended engine")
+            wait(lambda: answered_after(self._load, began, 20)() or self.workers()[id]["load"] == CLIENTS, "other calls")
         finally:
             child.process.send_signal(signal.SIGCONT)
-        self._load.wait(answered_after(self._load, began, 5, id), "calls at the engine that goes on")
+        wait(answered_after(self._load, began, 5, id), "calls at the engine that goes on")
 
     def join(self) -> str:
         """Starts another engine, and returns its id."""
         _, id = self._engines.start()
         began = time.monotonic()
         assert 202 == httpx.post(self._workers, json={"url": f"http://{id}"}).status_code
-        self._load.wait(answered_after(self._load, began, 5, id), "calls at the engine that joined")
+        wait(answered_after(self._load, began, 5, id), "calls at the engine that joined")
         return id
 
     def leave(self, engine: tuple[Child, str]) -> float:
@@ -144,9 +117,9 @@ class Cluster:
         child, id = engine
         assert 202 == httpx.delete(f"{self._workers}/{id}").status_code
         left = time.monotonic()
-        self._load.wait(lambda: httpx.get(f"{self._workers}/{id}").status_code == 404, "the last call at the engine that leaves")
+        wait(lambda: httpx.get(f"{self._workers}/{id}").status_code == 404, "the last call at the engine that leaves")
         child.stop()
-        self._load.wait(answered_after(self._load, left, 60), "calls after the engine has left")
+        wait(answered_after(self._load, left, 60), "calls after the engine has left")
         return left
 
 
@@ -158,7 +131,7 @@ def test_the_fault_table(preset: str, tmp_path: Path, start_router: StartRouter)
     with running(tmp_path) as engines:
         killed, suspended, leaving = (engines.start() for _ in range(3))
         router = start_router([f"http://{id}" for _, id in (killed, suspended, leaving)], preset=preset)
-        with Load(router) as load:
+        with load_on(router) as load:
             cluster = Cluster(engines, router, load)
             dead = cluster.kill(killed)
             cluster.restart_slower(killed[1])
