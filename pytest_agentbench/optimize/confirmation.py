@@ -73,7 +73,7 @@ def confirm(compared: ComparedSettings, terms: ConfirmationTerms, facts: RunFact
 
 
 def _question(compared: ComparedSettings, terms: ConfirmationTerms, unusable: str) -> ArmQuestion:
-    """Returns the question how the objective compares between the arms. Of tokens and costs it is about the mean."""
+    """Returns the question how the objective compares between the arms. For tokens and costs it is about the mean."""
     trials, reasons = {NEW: compared.new, BASE: compared.base}, dict.fromkeys(PAIR, unusable)
     metric, _, statistic = terms.objective.partition(".")
     if terms.objective not in SPENDING:
