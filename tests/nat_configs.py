@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pytest_agentbench.exports.nat_config.convert import BACKEND_FILE, ConvertedConfig, convert
+from pytest_agentbench.exports.nat_config.convert import BACKEND_FILE, SPACE_FILE, ConvertedConfig, convert
 from pytest_agentbench.exports.nat_config.data import NatInputs
 from pytest_agentbench.exports.nat_config.keys import KEYS, TITLES, NatKey
 from pytest_agentbench.exports.nat_config.reading import SECTIONS
@@ -70,9 +70,11 @@ def converted(name: str) -> ConvertedConfig:
 
 
 def golden_text(name: str) -> str:
-    """Returns the suite.yaml and the backend.yaml of a converted configuration, and the command that runs it."""
-    result = converted(name)
-    return f"{result.files[SUITE_FILE]}\n{result.files[BACKEND_FILE]}\n# {result.command(Path('scenarios', name))}\n"
+    """Returns the YAML files of a converted configuration, and the commands that it prints."""
+    result, folder = converted(name), Path("scenarios", name)
+    files = (result.files[each] for each in (SUITE_FILE, BACKEND_FILE, SPACE_FILE) if each in result.files)
+    commands = (f"# {each}\n" for each in (result.command(folder), result.search_command(folder)) if each)
+    return "\n".join((*files, "".join(commands)))
 
 
 def leaves(keys: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

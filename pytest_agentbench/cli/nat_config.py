@@ -22,7 +22,7 @@ def add_options(parser: Any) -> None:
 
 
 def run_nat_config(options: argparse.Namespace) -> None:
-    """Converts a configuration. Prints the keys that are not carried over, and the command that runs the suite."""
+    """Converts a configuration. Prints the keys that are not carried over, and the commands that run the suite."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.exports.nat_config.convert import convert, write
     from pytest_agentbench.exports.nat_config.data import NatInputs
@@ -38,7 +38,10 @@ def run_nat_config(options: argparse.Namespace) -> None:
     write(converted, folder)
     for reason, paths in converted.reasons.items():
         print(f"not carried over: {', '.join(paths)}: {reason}")
+    search = converted.search_command(folder)
     if converted.study:
-        print(f"note: {converted.study.sentence}")
+        print(f"note: {converted.study.sentence}{'' if search else '; none of it is carried over'}")
     print(f"wrote {folder}: {', '.join(converted.files)}")
     print(f"now run: {converted.command(folder)}")
+    if search:
+        print(f"and search better settings: {search}")

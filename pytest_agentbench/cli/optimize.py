@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -129,7 +128,7 @@ def _prepared(options: argparse.Namespace) -> OptimizeCommand:
         raise ConfigError(f"{score} has no lowest or no highest value, so a loss of it cannot be judged; declare its range with @scorer")
     _check_settings(options, space, suite)
     within, _, noise = noise_of(options, suite, score, scale)
-    plan = _plan(options, suite)
+    plan = _plan(options, suite, space)
     needed = confirmation_trials(len(plan.held_out), within, options.margin / scale.width, deterministic=suite.deterministic)
     chosen = options.confirmation_trials
     plan = replace(plan, confirmation_trials=chosen) if chosen else plan.with_confirmation(needed)
@@ -149,7 +148,7 @@ def _prepared(options: argparse.Namespace) -> OptimizeCommand:
     )
 
 
-def _plan(options: argparse.Namespace, suite: Suite) -> StudyPlan:
+def _plan(options: argparse.Namespace, suite: Suite, space: SpaceSpec) -> StudyPlan:
     from pytest_agentbench.optimize.plan import FEWEST_SCENARIOS, StudyPlan, split
 
     quarantined = {each.scenario for each in suite.quarantine}
@@ -159,7 +158,8 @@ def _plan(options: argparse.Namespace, suite: Suite) -> StudyPlan:
     if odd := next((each for each in clusters if "," in each), None):
         raise ConfigError(f"{suite.name}: the scenario id {odd!r} contains a comma, with which sessions separate ids; rename it")
     parts, held_out = split(clusters, options.seed)
-    return StudyPlan(parts, held_out, options.trials, 1, options.concurrency, options.seed)
+    settings = min(options.trials, space.size or options.trials)
+    return StudyPlan(parts, held_out, settings, 1, options.concurrency, options.seed)
 
 
 def _check_settings(options: argparse.Namespace, space: SpaceSpec, suite: Suite) -> None:
@@ -205,29 +205,23 @@ def _first_lines(command: OptimizeCommand) -> Iterator[str]:
 
 def _search(command: OptimizeCommand, limit: float | None) -> None:
     """Runs the trials that are left, and prints a line for each."""
+    from pytest_agentbench.optimize.expected_end import StudyClock
     from pytest_agentbench.optimize.search import finished, search
 
-    started, sessions, plan = time.monotonic(), command.sessions, command.plan
-
-    def confirming() -> float:
-        return plan.rollouts[1] * sessions.seconds / sessions.rollouts if sessions.rollouts else 0.0
-
-    def is_over() -> bool:
-        return limit is not None and time.monotonic() - started + confirming() > limit
+    plan, before = command.plan, len(finished(command.study))
+    clock = StudyClock(plan, command.sessions, before, limit)
 
     def tell(trial: RankedTrial) -> None:
         done = finished(command.study)
-        left = (plan.settings - len(done)) * (time.monotonic() - started) / max(1, len(done) - before) + confirming()
-        end = datetime.now().astimezone() + timedelta(seconds=left)
+        end = datetime.now().astimezone() + timedelta(seconds=clock.left_s(len(done)))
         print(f"trial {len(done)} of {plan.settings}: {trial_text(trial)}; expected end {end:%H:%M}", flush=True)
         if len(done) >= FAILURES and all(each.state == "fail" for each in done):
             raise AgentbenchError(f"none of the first {len(done)} settings could be measured: {done[-1].why}")
 
-    before = len(finished(command.study))
     if before:
         print(f"continuing    {before} of {plan.settings} settings are measured")
     if command.study.user_attrs.get("confirmed") is None:
-        search(command.study, command.space, command.ranking, plan, sessions, tell=tell, is_over=is_over)
+        search(command.study, command.space, command.ranking, plan, command.sessions, tell=tell, is_over=clock.is_over)
 
 
 def trial_text(trial: RankedTrial) -> str:

@@ -394,7 +394,8 @@ def test_arms_of_a_setting(project: Project) -> None:
     heats = {name: suite["agent"]["temperature"] for name, suite in project.run_json["suites"].items()}
     assert {"shop-temperature_0": 0, "shop-temperature_0.7": 0.7, "shop-temperature_1": 1} == heats
     primers = [each for each in project.rollouts if each.kind == "primer"]
-    assert [("ok", 1)] == [(each.status, len(each.calls)) for each in primers]
+    assert {("ok", 1)} == {(each.status, len(each.calls)) for each in primers}
+    assert {"shop[shop-0-temperature_0]", "shop[shop-1-temperature_0]"} == {each.scenario.partition(" ")[0] for each in primers}
     assert [1] * 6 == [block["rollouts"] for block in project.run_json["cache"]["blocks"]]
     first = next(each for each in project.rollouts if each.kind == "scenario").calls[0]
     assert first.prompt_tokens is not None

@@ -107,8 +107,9 @@ def _number(text: str) -> float:
 
 
 def of_tables(calls: pd.DataFrame, rollouts: pd.DataFrame, scores: pd.DataFrame) -> Figures:
-    """Returns the numbers of each arm in data frames of any format."""
-    return {arm: _of_tables(*(table[table["variant"] == arm] for table in (calls, rollouts, scores))) for arm in {*rollouts["variant"]}}
+    """Returns the numbers of each arm in data frames of any format, which also have first calls before blocks."""
+    arms = {*rollouts[rollouts["kind"] == "scenario"]["variant"]}
+    return {arm: _of_tables(*(table[table["variant"] == arm] for table in (calls, rollouts, scores))) for arm in arms}
 
 
 def _of_tables(calls: pd.DataFrame, rollouts: pd.DataFrame, scores: pd.DataFrame) -> Json:
@@ -143,7 +144,8 @@ def of_benchmark(out: Path) -> Figures:
 
 def of_perfetto(out: Path) -> Figures:
     slices = [each for each in _json(out / "trace.json")["traceEvents"] if each["ph"] == "X"]
-    attempts = sorted((each for each in slices if each["cat"] == "attempt"), key=lambda each: float(each["ts"]))
+    attempts = [each for each in slices if each["cat"] == "attempt" and "before block" not in each["name"]]
+    attempts.sort(key=lambda each: float(each["ts"]))
     calls = [each for each in slices if each["cat"] == "call" and each["name"].startswith("embedded")]
     arms = {_arm(each["name"]) for each in attempts}
     return {arm: _of_perfetto([each for each in attempts if _arm(each["name"]) == arm], calls) for arm in arms}

@@ -17,12 +17,14 @@ from pytest_agentbench.exports.nat_config.data import NatInputs, as_text, read_s
 from pytest_agentbench.exports.nat_config.models import read_judge, read_llm, sampling_of
 from pytest_agentbench.exports.nat_config.optimizer import NatStudy, read_study
 from pytest_agentbench.exports.nat_config.reading import LeftOutKey, NatPart, NatReading
+from pytest_agentbench.exports.nat_config.search_space import space_of
+from pytest_agentbench.optimize.space import read_space
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.compile import compile_suite
 from pytest_agentbench.suites.folder import SuiteText
 from pytest_agentbench.suites.suite import SUITE_FILE
 
-BACKEND_FILE, DATA_FILE, TOOLS_FILE = "backend.yaml", "data.json", "tools.json"
+BACKEND_FILE, DATA_FILE, TOOLS_FILE, SPACE_FILE = "backend.yaml", "data.json", "tools.json", "space.yaml"
 
 TEST = '''\
 """Every scenario has scores. The toolkit's configuration has no thresholds, so that any score passes."""
@@ -58,6 +60,15 @@ class ConvertedConfig:
         wide = f" --agentbench-concurrency={self.concurrency}" if self.concurrency else ""
         return f"pytest {folder} --agentbench-backend={folder / BACKEND_FILE}{wide}"
 
+    def search_command(self, folder: Path) -> str:
+        """Returns the command that searches better settings of the suite, or an empty string if there is no space.yaml."""
+        if self.study is None or SPACE_FILE not in self.files:
+            return ""
+        trials = self.study.combinations if self.study.sampler == "grid" else self.study.trials
+        given = {"--trials": trials, "--concurrency": self.concurrency}
+        numbers = "".join(f" {name}={number}" for name, number in given.items() if number)
+        return f"agentbench optimize {folder} --space={folder / SPACE_FILE} --backend={folder / BACKEND_FILE}{numbers}"
+
 
 def convert(file: Path, inputs: NatInputs) -> ConvertedConfig:
     """Converts a configuration. Raises ConfigError for a component that has no counterpart here, or if data or tools are missing."""
@@ -80,7 +91,9 @@ def convert(file: Path, inputs: NatInputs) -> ConvertedConfig:
     }
     tools = read_tools(reading, workflow.tools, inputs.tools)
     concurrency = general.take(int, "max_concurrency")
-    study, left_out = read_study(reading), tuple(reading.left_out())
+    study = read_study(reading)
+    space = space_of(study, llm, server, [*suite["scorers"]]) if study else None
+    left_out = tuple(reading.left_out())
     head = f"# Converted from {file.name} by `agentbench import nat-config`.\n"
     files = {
         SUITE_FILE: head + "".join(_comment(left_out)) + _yaml(suite),
@@ -88,6 +101,7 @@ def convert(file: Path, inputs: NatInputs) -> ConvertedConfig:
         DATA_FILE: as_text(data),
         TOOLS_FILE: as_text(tools),
         f"test_{name}.py": TEST,
+        **({SPACE_FILE: head + _yaml(space)} if space else {}),
     }
     return ConvertedConfig(name, files, concurrency, left_out, study)
 
@@ -129,7 +143,7 @@ def _yaml(keys: Json) -> str:
 
 
 def write(converted: ConvertedConfig, folder: Path) -> None:
-    """Writes the folder of a suite, after suite.yaml and backend.yaml were loaded as in a session.
+    """Writes the folder of a suite, after suite.yaml, backend.yaml and space.yaml were loaded as in a session.
 
     If the folder exists or a file is not valid, nothing is written, and a ConfigError is raised.
     """
@@ -143,6 +157,8 @@ def write(converted: ConvertedConfig, folder: Path) -> None:
         try:
             compile_suite(SuiteText.of(draft / SUITE_FILE))
             load_backend(str(draft / BACKEND_FILE), draft)
+            if SPACE_FILE in converted.files:
+                read_space(draft / SPACE_FILE)
         except ConfigError as error:
             raise ConfigError(str(error).replace(str(draft), str(folder))) from error
         folder.parent.mkdir(parents=True, exist_ok=True)

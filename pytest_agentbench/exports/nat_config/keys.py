@@ -26,7 +26,7 @@ NO_VALUE = "it has no value"
 #: Reason for a component that no other component leads to, starting at the workflow.
 UNUSED = "the workflow does not use it"
 
-NOT_YET = "a search over settings is not carried over yet"
+NO_SEARCH = "only `numeric` searches of keys of the agent's LLM that have a counterpart and values of their own are carried over"
 LOGS = "only what the toolkit logs depends on it"
 NO_NAMES = "agents have no names here"
 MEASURED = "every run has this without a setting"
@@ -135,8 +135,8 @@ _OPENAI: Mapping[str, NatKey] = {
     "request_timeout": NatKey(reason="`timeout` of suite.yaml limits a whole rollout"),
     "max_retries": NatKey(reason=FAILED_CALLS),
     "num_retries": NatKey(reason=FAILED_CALLS),
-    "optimizable_params": NatKey(reason=NOT_YET),
-    "search_space": NatKey(reason=NOT_YET),
+    "optimizable_params": NatKey("`parameters` of space.yaml", NO_SEARCH),
+    "search_space": NatKey("`parameters` of space.yaml, for sampling parameters and hints", NO_SEARCH),
 }
 
 _DYNAMO: Mapping[str, NatKey] = {
@@ -224,7 +224,17 @@ KEYS: Mapping[str, Mapping[str, NatKey]] = MappingProxyType(
         "avg_tokens_per_llm_end": {"": NatKey(reason=f"{MEASURED}: the metric `tokens_per_rollout`, and the tokens of each call")},
         "evaluator": {"": NatKey(reason=EVALUATOR)},
         "optimizer": {
-            **{key: NatKey(reason=NOT_YET) for key in ("output_path", "reps_per_param_set", "eval_metrics", "numeric", "prompt")},
+            "output_path": NatKey(reason="`agentbench optimize --output` names the directory of a study"),
+            "reps_per_param_set": NatKey(reason="a trial runs each scenario once, beside the default settings"),
+            "eval_metrics": NatKey(
+                "`objectives` of space.yaml: `e2e.p50`, `rollout.p50`, `tokens`, or `quality` for the main score",
+                "objectives have no weights, because a study shows its Pareto set; other metrics are no objectives",
+            ),
+            "numeric": NatKey(
+                "space.yaml if `enabled`; `n_trials`, or the size of the grid, is `--trials` of the printed command",
+                "`agentbench optimize` chooses the sampler by the size of the space",
+            ),
+            "prompt": NatKey(reason="no model writes prompts here; space.yaml can choose from `variants` of suite.yaml"),
         },
         "": {
             "general": NatKey(reason="it is about the toolkit's own server, logs and telemetry"),

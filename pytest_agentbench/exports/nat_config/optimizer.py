@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_agentbench.exports.nat_config.keys import NOT_YET
 from pytest_agentbench.exports.nat_config.reading import SECTIONS, NatPart, NatReading
 
 PARAMETERS, SPACE = "optimizable_params", "search_space"
@@ -63,15 +62,15 @@ class NatStudy:
 
     @property
     def sentence(self) -> str:
-        """A sentence about the search: its metrics and keys, and that it is not carried over."""
+        """A sentence about the search: its metrics and keys."""
         metrics = ", ".join(f"{each.name} ({each.direction}, weight {each.weight:g})" for each in self.metrics) or "no metric"
         grid = "" if self.combinations is None else f" with {self.combinations} combinations"
         keys = f"over {', '.join(each.path for each in self.keys)}{grid}" if self.keys else "over no key"
-        return f"the optimizer searches {keys}, for {metrics}; {NOT_YET}"
+        return f"the optimizer searches {keys}, for {metrics}"
 
 
 def read_study(reading: NatReading) -> NatStudy | None:
-    """Returns the search over settings, or None if the configuration has none. No key of it counts as used by the conversion.
+    """Returns the search over settings, or None if the configuration has none. `search_space` notes which of its keys are used.
 
     Raises ConfigError if a value has the wrong type.
     """
@@ -82,7 +81,7 @@ def read_study(reading: NatReading) -> NatStudy | None:
     return NatStudy(
         metrics=tuple(_metric(str(name), part.at("eval_metrics", str(name))) for name in metrics),
         keys=tuple(_keys(reading)),
-        numeric=bool(part.get(bool, "numeric.enabled")),
+        numeric=part.get(bool, "numeric.enabled") is not False,  # the toolkit's default
         prompts=bool(part.get(bool, "prompt.enabled")),
         sampler=part.get(str, "numeric.sampler") or "",
         trials=part.get(int, "numeric.n_trials"),

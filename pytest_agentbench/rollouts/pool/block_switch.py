@@ -30,12 +30,16 @@ class BlockTransition:
         """Takes the pool's objects that a switch needs, and the number of `blocks` that earlier pools of the session have begun."""
         self._runner, self._link, self._record = runner, link, record
         self._settings, self._concurrency, self._number = settings, concurrency, blocks
-        self._needs_warm_up = settings.warm_up
+        # Rollouts whose first calls are made before the first block; None as long as no blocks are known.
+        self._warm_up_keys: list[RolloutKey] | None = None if settings.warm_up else []
         self._pending_reply: asyncio.Future[Turn | NoTurn] | None = None
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
         settings = self._settings
-        return arrange(keys, settings.origins, self._concurrency, settings.own, in_sequence=settings.in_sequence)
+        blocks = arrange(keys, settings.origins, self._concurrency, settings.own, in_sequence=settings.in_sequence)
+        if self._warm_up_keys is None and blocks:
+            self._warm_up_keys = _spread([key for block in blocks if block.arm == blocks[0].arm for key in block.keys], self._concurrency)
+        return blocks
 
     def answer(self, message: Turn | NoTurn) -> None:
         """Takes the controller's message that the next block's arm is ready, or cannot run. `enter` waits for it."""
@@ -60,9 +64,9 @@ class BlockTransition:
 
     async def _enter(self, block: Block) -> str:
         answer = await self._prepared(block)
-        if self._needs_warm_up and isinstance(answer, Turn):
-            self._needs_warm_up = False
-            await self._warm_up(block, answer)
+        if self._warm_up_keys and isinstance(answer, Turn):
+            await self._warm_up(block, answer, self._warm_up_keys)
+            self._warm_up_keys = []
             answer = await self._prepared(block)  # The warm-up has filled the cache.
         if isinstance(answer, NoTurn):
             return answer.reason
@@ -78,14 +82,15 @@ class BlockTransition:
         self._link.tell(PrepareBlock(block.arm, len(block.keys)))
         return await self._pending_reply
 
-    async def _warm_up(self, block: Block, turn: Turn) -> None:
-        """Makes the first calls of as many rollouts of the first block as may be in flight.
+    async def _warm_up(self, block: Block, turn: Turn, keys: Sequence[RolloutKey]) -> None:
+        """Makes the first calls of some rollouts in the arm of the first block.
 
         The first calls of a session are slower, because the server and this process open connections and load code. A text of its own
-        before the prompts keeps them out of the prefix cache of later calls.
+        before the prompts keeps them out of the prefix cache of later calls. They are of rollouts from all rounds, because a server may
+        also remember something of a scenario, and each arm is the first with half of them.
         """
         await self._runner.point_at(turn.endpoint, salt=f"[benchmark run {secrets.token_hex(6)}]")
-        await self._prime(dataclasses.replace(block, keys=block.keys[: block.concurrency]))
+        await self._prime(dataclasses.replace(block, keys=tuple(keys)))
 
     async def leave(self) -> None:
         await self._link.ask(BlockEnded())
@@ -116,6 +121,11 @@ class BlockTransition:
         )
         await self._record(primer)
         return is_successful
+
+
+def _spread(keys: Sequence[RolloutKey], count: int) -> list[RolloutKey]:
+    """Returns so many keys, or all if there are fewer, at equal distances."""
+    return [keys[place * len(keys) // count] for place in range(count)] if len(keys) > count else [*keys]
 
 
 class FirstCallOnly:

@@ -15,12 +15,15 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat_config.convert import convert, write
 from pytest_agentbench.exports.nat_config.data import NatInputs
-from pytest_agentbench.exports.nat_config.keys import NO_VALUE, NOT_YET, UNKNOWN
+from pytest_agentbench.exports.nat_config.keys import NO_VALUE, UNKNOWN
 from pytest_agentbench.suites.folder import load_suite
 from tests.nat_configs import CONFIGS, GOLDEN, GOLDEN_CONFIGS, NINE, QUESTION, ROOT, converted, golden_text, has_data, leaves
 
 #: The configurations in which every kind of component occurs.
-VARIED = ("config_dynamo_adk_e2e_test", "config_dynamo_prefix_e2e_test", "profile_rethinking_full_test", "openai")
+VARIED = (
+    *("config_dynamo_adk_e2e_test", "config_dynamo_prefix_e2e_test", "profile_rethinking_full_test", "optimize_rethinking_full_test"),
+    "openai",
+)
 
 
 @pytest.fixture
@@ -180,13 +183,3 @@ def test_invalid_results_are_not_written(path: tuple[str, ...], value: Any, sent
 def test_mistakes(keys: Any, sentence: str, project: Path) -> None:
     """A configuration that cannot be converted is an error that names the file and the key."""
     assert sentence in outcome(project, keys, data=True)
-
-
-def test_optimizer_is_read_and_named() -> None:
-    """The search over settings is in the result, and each of its keys is named as not carried over."""
-    result = converted("optimize_rethinking_full_test")
-    named = {path for path, reason in result.left_out if reason == NOT_YET}
-
-    assert result.study is not None
-    assert 36 == result.study.combinations
-    assert {"llms.dynamo_llm.optimizable_params", "optimizer.numeric.sampler", "optimizer.eval_metrics.num_calls.weight"} < named
