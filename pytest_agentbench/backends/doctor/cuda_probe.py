@@ -29,6 +29,7 @@ from pytest_agentbench.lib.redact import tail
 from pytest_agentbench.records import Json
 
 NAME = "CUDA"  # of the checks
+VERSION = re.compile(r"(?<!\d)\d++(?:\.\d++)+")  # of a driver or a fabric manager
 PATIENCE = cuda_call.TIME_LIMIT + 20.0  # seconds for a probe, with the start of its container
 PAUSE = 0.1  # seconds between two looks at a probe that runs
 IN_CONTAINER = "/agentbench/cuda_call.py"  # path of the program in a container
@@ -190,8 +191,7 @@ def kernel_module(processes: Path) -> str:
         text = (processes / "driver" / "nvidia" / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", text)
-    return match[1] if match else ""
+    return _first_version(text.partition("Kernel Module")[2])
 
 
 def fabric_manager_version() -> str:
@@ -202,7 +202,12 @@ def fabric_manager_version() -> str:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    match = re.search(r"\d+(?:\.\d+)+", done.stdout)
+    return _first_version(done.stdout)
+
+
+def _first_version(text: str) -> str:
+    """Returns the first version in a text, such as 580.65.06, or an empty string."""
+    match = VERSION.search(text)
     return match[0] if match else ""
 
 
