@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.protocol import NoTurn, Turn
 from pytest_agentbench.runs.results import ArmFacts
-from pytest_agentbench.suites.arms import COLD
+from pytest_agentbench.suites.arms import COLD, new_salt
 
 
 class ArmSwitcher:
@@ -119,7 +118,7 @@ class ArmSwitcher:
             done = cache_state.Reset((), str(error))
         if done.why_not:
             self._salted.setdefault(arm, done.why_not)
-        salt = f"[benchmark run {secrets.token_hex(6)}]" if arm in self._salted else ""
+        salt = new_salt() if arm in self._salted else ""
         return replace(block, reset=done.done, salt=salt)
 
     def _counters(self) -> cache_state.Counters:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -92,6 +93,11 @@ class VariantOrigin(NamedTuple):
 
     variant: str  # name in the suite
     arm: str
+
+
+def new_salt() -> str:
+    """Returns a text for the beginning of prompts, so that no earlier prompt begins like them and none is in the prefix cache."""
+    return f"[benchmark run {secrets.token_hex(6)}]"
 
 
 def concurrencies(arms: Sequence[Arm]) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import secrets
 from collections.abc import Sequence
 
 from pytest_agentbench.errors import InfraError
@@ -17,6 +16,7 @@ from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import WriteRecord
 from pytest_agentbench.rollouts.protocol import BlockBegun, BlockEnded, BlockSettings, NoTurn, Turn
 from pytest_agentbench.runs.attempts import PrepareBlock
+from pytest_agentbench.suites.arms import new_salt
 
 
 class BlockTransition:
@@ -89,7 +89,7 @@ class BlockTransition:
         before the prompts keeps them out of the prefix cache of later calls. They are of rollouts from all rounds, because a server may
         also remember something of a scenario, and each arm is the first with half of them.
         """
-        await self._runner.point_at(turn.endpoint, salt=f"[benchmark run {secrets.token_hex(6)}]")
+        await self._runner.point_at(turn.endpoint, salt=new_salt())
         await self._prime(dataclasses.replace(block, keys=tuple(keys)))
 
     async def leave(self) -> None:
