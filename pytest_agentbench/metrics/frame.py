@@ -61,7 +61,7 @@ class Frame:
     def scenarios(self, terms: Terms | None = None) -> Slice:
         """Returns a slice with the rollouts of scenarios, and with `terms` (latency objectives, prices, scores) for its metrics.
 
-        It leaves out what no metric of a run includes: LLM calls that tests make by hand, and primers (calls that fill the prefix cache).
+        It leaves out what no metric of a run includes: LLM calls that tests make by hand, and primers (first calls before a block).
         """
         return Slice(self, self.rollouts["kind"] == "scenario", terms=terms or Terms())
 

@@ -257,7 +257,7 @@ def _replies(exchanges: Sequence[Exchange]) -> tuple[KeptReply, ...]:
 def _further_call_refusal(caller: Caller, request: Request) -> Refusal | None:
     """Returns the error answer if a caller may make no further LLM call, or None."""
     if caller.is_used_up:
-        return Refusal(410, "this rollout only fills the prefix cache, and has already made its call")
+        return Refusal(410, "this rollout makes only a first call before its block, and has already made it")
     if reason := caller.limit_refusal():
         caller.refused.append(http_messages.refusal_record(request, reason, LIMIT))
         return Refusal(403, reason, LIMIT)

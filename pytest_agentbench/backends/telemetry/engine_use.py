@@ -66,7 +66,7 @@ class TapCalls:
                 sessions[call.role].append(call.engine)
         for engines in sessions.values():
             self.named.update(engine for engine in engines if engine is not None)
-            if by_hand:  # Calls of a test, or first calls that fill the prefix cache, are not a session of an agent.
+            if by_hand:  # Calls of a test, or first calls before a block, are not a session of an agent.
                 continue
             self.sessions += 1
             if len(engines) > 1 and None not in engines:

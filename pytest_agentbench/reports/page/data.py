@@ -119,7 +119,7 @@ class PackedRollouts:
         self._details: list[bytes] = []  # JSON of the details of each row, compressed
 
     def add(self, rollout: Rollout) -> None:
-        """Adds a rollout of a scenario. Other kinds, such as primers (calls that fill the prefix cache), are ignored."""
+        """Adds a rollout of a scenario. Other kinds, such as primers (first calls before a block), are ignored."""
         if rollout.kind != "scenario":
             return
         self._rows.append(self.table.row(rollout))

@@ -96,7 +96,7 @@ class BlockTransition:
         await self._link.ask(BlockEnded())
 
     async def _prime(self, block: Block) -> int:
-        """Makes the first call of each rollout of a block, to fill the cache. Returns how many calls succeeded."""
+        """Makes the first call of each rollout of a block, without measuring it. Returns how many calls succeeded."""
         free = asyncio.Semaphore(block.concurrency)
 
         async def one(key: RolloutKey) -> bool:
@@ -106,7 +106,7 @@ class BlockTransition:
         return sum(await asyncio.gather(*map(one, block.keys)))
 
     async def _first_call(self, key: RolloutKey) -> bool:
-        """Runs a rollout of which the tap forwards only the first call, to fill the cache. Returns whether that succeeded.
+        """Runs a rollout of which the tap forwards only the first call. Returns whether that succeeded.
 
         The record has the kind `primer`.
         """
