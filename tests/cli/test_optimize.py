@@ -21,6 +21,11 @@ from tests.waits import wait_for
 SPACE = "parameters: {agent.max_turns: [1, 4]}"
 
 
+def measured(directory: Path) -> set[str]:
+    """Returns the scenarios of a run, without first calls before its blocks."""
+    return {each.scenario for each in read_journal(directory) if each.kind == "scenario"}
+
+
 def started(project: Project, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "pytest_agentbench.cli", "optimize", "scenarios/shop", "--space=space.yaml", *words, "--", *ALONE]
     return subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -58,7 +63,7 @@ def test_a_real_study(project: Project, monkeypatch: pytest.MonkeyPatch) -> None
     assert ({"agent.max_turns": 1}, 2) == (found["settings"], len(found["trials"]))
     assert found["verdict"] != REFUTED
     assert "Ranking of the search (no claim)" in second
-    scenarios = {name: {each.scenario for each in read_journal(find_run(name, runs))} for name in ("trial-0-part-1", "confirmation")}
+    scenarios = {name: measured(find_run(name, runs)) for name in ("trial-0-part-1", "confirmation")}
     assert set() == scenarios["trial-0-part-1"] & scenarios["confirmation"]
     assert {*found["held_out"]} == scenarios["confirmation"]
     identity = read_run(find_run("confirmation", runs)).identity
