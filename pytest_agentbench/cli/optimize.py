@@ -115,11 +115,12 @@ def _prepared(options: argparse.Namespace) -> OptimizeCommand:
     from pytest_agentbench.optimize.confirmation import ConfirmationTerms
     from pytest_agentbench.optimize.plan import confirmation_trials, obstacles
     from pytest_agentbench.optimize.ranking import RankingTerms
-    from pytest_agentbench.optimize.search import open_study
+    from pytest_agentbench.optimize.search import open_study, require_optuna
     from pytest_agentbench.optimize.space import read_space
     from pytest_agentbench.optimize.study import RUNS, TRIALS_FILE, StudySettings, continue_study
     from pytest_agentbench.suites.folder import suite_file
 
+    require_optuna()
     suite = declared_suite(suite_file(options.suite))
     space = read_space(options.space)
     score = suite.score_names[0]

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,14 +61,18 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def require_optuna() -> None:
+    """Raises ConfigError if Optuna is not installed."""
+    if find_spec("optuna") is None:
+        raise ConfigError(INSTALL)
+
+
 def open_study(space: SpaceSpec, storage: Path | None = None) -> Study:
-    """Opens the study in a journal file, or a new one in memory. Raises ConfigError if Optuna is not installed."""
-    try:
-        import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-    except ImportError as error:
-        raise ConfigError(INSTALL) from error
+    """Opens the study in a journal file, or a new one in memory."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with _quiet():
         place: BaseStorage | None = JournalStorage(JournalFileBackend(str(storage))) if storage else None

@@ -109,3 +109,15 @@ def test_a_suite_that_is_too_small(project: Project, capsys: pytest.CaptureFixtu
 
     assert 4 == main(["optimize", "scenarios/shop", "--space=space.yaml"])
     assert "shop has 5 scenarios, but search and confirmation together need 12" in capsys.readouterr().err
+
+
+def test_without_optuna(project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """If Optuna is not installed, the error says how to install it, and no study begins."""
+    project.suite(scenarios=16)
+    monkeypatch.chdir(project.root)
+    Path("space.yaml").write_text(SPACE, encoding="utf-8")
+    monkeypatch.setattr("pytest_agentbench.optimize.search.find_spec", lambda _: None)
+
+    assert 4 == main(["optimize", "scenarios/shop", "--space=space.yaml"])
+    assert "pip install 'pytest-agentbench[optimize]'" in capsys.readouterr().err
+    assert not Path("reports").exists()
