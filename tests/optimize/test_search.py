@@ -12,7 +12,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.optimize.plan import StudyPlan
 from pytest_agentbench.optimize.ranking import ComparedSettings, RankingTerms
-from pytest_agentbench.optimize.search import NotMeasured, finished, importances, open_study, pareto_set, search, winner
+from pytest_agentbench.optimize.search import NotMeasured, finished, importances, open_study, pareto_set, require_optuna, search, winner
 from pytest_agentbench.optimize.space import ParameterSpec, SpaceSpec
 from pytest_agentbench.records import SHARE, Json
 
@@ -140,4 +140,4 @@ def test_without_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
 
     with pytest.raises(ConfigError, match=r"pip install 'pytest-agentbench\[optimize\]'"):
-        open_study(CHOICES)
+        require_optuna()
