@@ -37,7 +37,7 @@ class PredictedNumber:
 
 @dataclass(frozen=True)
 class CallPrediction:
-    """What to expect of a call."""
+    """The expectations of a call."""
 
     remaining_calls: PredictedNumber  # calls of the trace that end later
     interarrival_ms: PredictedNumber  # milliseconds from the answer to the next call of the trace
@@ -63,7 +63,7 @@ class TrieNode:
 
 
 class _Seen(NamedTuple):
-    """What a recorded call tells a node."""
+    """The data of a recorded call that a node collects."""
 
     number: int  # of the call in its function, counted from 1
     remaining: float

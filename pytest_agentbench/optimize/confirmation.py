@@ -29,7 +29,7 @@ CONFIRMED, REFUTED, OPEN = "better", "not better", "not shown to be better"
 
 @dataclass(frozen=True)
 class ConfirmationTerms:
-    """What a confirmation judges: one objective, and the accepted loss of the main score."""
+    """The terms of a confirmation: one objective, and the accepted loss of the main score."""
 
     suite: str
     objective: str  # such as `rollout.p50` or `cost`

@@ -21,7 +21,7 @@ MOST_CONFIRMATION_TRIALS = 50  # trials of each scenario in a confirmation at mo
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What a study runs: the scenarios of the search in parts, and those of the confirmation with their trials."""
+    """The work of a study: the scenarios of the search in parts, and those of the confirmation with their trials."""
 
     parts: tuple[tuple[str, ...], ...]  # scenarios of the search; a trial runs one part after the other, until it is pruned
     held_out: tuple[str, ...]  # scenarios of the confirmation, which the search does not see

@@ -24,7 +24,7 @@ class ComparedSettings:
 
 @dataclass(frozen=True)
 class RankingTerms:
-    """What a search makes small: its objectives, with the loss of quality as a penalty."""
+    """The terms of a search: its objectives, with the loss of quality as a penalty."""
 
     objectives: tuple[str, ...]  # such as `rollout.p50` or `quality`
     score: str  # main score of the suite
@@ -34,7 +34,7 @@ class RankingTerms:
 
 @dataclass(frozen=True)
 class RankingEvidence:
-    """How some settings compare with the default ones, as far as a search has measured. Only a ranking follows from it, no claim."""
+    """The comparison of some settings with the default ones, as far as a search has measured. Only a ranking follows from it, no claim."""
 
     ratios: Mapping[str, float]  # objective -> mean logarithm of the ratio to the default settings; below 0 is less
     errors: Mapping[str, float]  # objective -> standard error of that mean
