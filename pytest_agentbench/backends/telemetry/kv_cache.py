@@ -1,4 +1,4 @@
-"""The use of the KV caches of engines during a run, from their events: blocks stored, removed and hit, and the calls that they belong to."""
+"""The use of engines' KV caches during a run, from their events: blocks stored, removed and hit, and the calls that they belong to."""
 
 from __future__ import annotations
 
