@@ -302,6 +302,20 @@ def read_journal(directory: Path, on_damage: Callable[[str], None] = _print_warn
                 yield rollout
 
 
+class JournalTail:
+    """Reads the journal of a run that has not ended, part by part. Damaged lines are ignored, because the session reports them later."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._offset = 0  # bytes that were read
+
+    def new(self) -> Iterator[Rollout]:
+        """Yields the rollouts since the last call that was read to its end. One that is recorded meanwhile may come again next time."""
+        end = (self._directory / FILE).stat().st_size
+        yield from read_journal(self._directory, lambda _: None, self._offset)
+        self._offset = end
+
+
 #: Fields with texts of agents, models and tools. LLM calls are not included, because timings are computed from them.
 TEXTS = ("messages", "log", "drafts", "tool_calls", "final_state", "verification", "settings", "answer")
 

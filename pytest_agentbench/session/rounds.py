@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, trial_of
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.runs.journal import FILE, read_journal
+from pytest_agentbench.runs.journal import JournalTail
 from pytest_agentbench.runs.results import InterimLook, RoundsResult
 from pytest_agentbench.session.gate import Gate
 from pytest_agentbench.stats.decisions import FIRST_LOOK
@@ -51,7 +51,7 @@ class Rounds:
         self._first: list[RolloutKey] = []  # Rollouts of the first round, which tests read
         self._looks: list[InterimLook] = []
         self._trials: dict[RolloutKey, Trial] = {}
-        self._read = 0  # Bytes of the journal that were read
+        self._journal = JournalTail(directory)
         self._finished = threading.Event()
 
     def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
@@ -97,11 +97,9 @@ class Rounds:
 
     def _read_on(self) -> None:
         """Reads the rollouts that were written to the journal since the previous interim look. No rollout is written meanwhile."""
-        end = (self._directory / FILE).stat().st_size
-        for each in read_journal(self._directory, lambda _: None, self._read):  # Damaged lines are reported at the end.
+        for each in self._journal.new():
             if each.kind == "scenario":
                 self._trials[each.key] = trial_of(each)
-        self._read = end
 
     def _say(self, look: InterimLook, follows: str) -> None:
         self._notices.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.reports import openmetrics
 from pytest_agentbench.runs.builder import RunReader
-from pytest_agentbench.runs.journal import FILE, read_journal
+from pytest_agentbench.runs.journal import JournalTail
 from pytest_agentbench.session.open_session import OpenSession
 from pytest_agentbench.session.results import MainScore, main_scores
 from pytest_agentbench.session.summary import run_so_far
@@ -33,7 +33,7 @@ class RolloutsSoFar:
     def _forget(self) -> None:
         self._reader = RunReader()
         self._sessions: dict[RolloutKey, int] = {}  # rollout that was read -> number of the session in which it ran
-        self._offset = 0  # bytes of the journal that were read for certain
+        self._journal = JournalTail(self._directory)
 
     def read(self) -> RunReader:
         """Reads the rollouts that were recorded since the last call. Returns a reader with all of them, which the next call may change."""
@@ -44,15 +44,13 @@ class RolloutsSoFar:
 
     def _read_on(self) -> bool:
         """Reads new rollouts. Returns False if one of them replaces a rollout that was read before, so that all have to be read again."""
-        end = (self._directory / FILE).stat().st_size
-        for each in read_journal(self._directory, lambda _: None, self._offset):  # Damaged lines are reported at the end.
+        for each in self._journal.new():
             if each.kind == "scenario" and each.key.group in self._mains:
                 if each.key not in self._sessions:
                     self._sessions[each.key] = each.session
                     self._reader.add(each, *self._mains[each.key.group])
-                elif self._sessions[each.key] != each.session:  # otherwise it was recorded during the last call, after `end` was read
+                elif self._sessions[each.key] != each.session:  # otherwise it was recorded during the last call
                     return False
-        self._offset = end
         return True
 
 

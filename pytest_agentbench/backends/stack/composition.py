@@ -73,8 +73,8 @@ def refuse_unused_settings(before: dict[str, Any], data: dict[str, Any], where: 
     may have replaced the service that used them. Manifests of Kubernetes can use any setting, so none is refused beside them.
     A reserved name is refused when the YAML is validated.
     """
-    settings = _mapping(data, "settings").keys()
-    if any(_mapping(services, name).get("kubernetes") for services in [_mapping(data, "services")] for name in services):
+    settings, services = _mapping(data, "settings").keys(), _mapping(data, "services")
+    if any(_mapping(services, name).get("kubernetes") for name in services):
         return
     used = settings & set(TEMPLATE.findall(str({**data, "settings": None})))
     for name in sorted(settings - used - RESERVED - _mapping(before, "settings").keys()):
