@@ -14,12 +14,14 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
+from pytest_agentbench.gate.evidence import CallTimes, RunFacts, Trial
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
+from pytest_agentbench.simulation.what_if import WhatIf
 from pytest_agentbench.tables import COLUMNS
 from tests.grafana_dashboard import dashboard_text
 from tests.nat_configs import table_of_keys, table_of_nine
@@ -30,6 +32,8 @@ PAGE = ROOT / "docs" / "reference/run-json.md"
 METRICS = ROOT / "docs" / "reference/metrics.md"
 EXPORT = ROOT / "docs" / "reference/export.md"
 TREND = ROOT / "docs" / "compare/trend.md"
+BASELINE = ROOT / "docs" / "compare/baselines.md"
+WHAT_IF = ROOT / "docs" / "compare/what-if.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
 NAT_CONFIG = ROOT / "docs" / "coming-from/nat-config.md"
 
@@ -39,10 +43,16 @@ def tables_of(name: str) -> Iterator[str]:
     named: dict[type, None] = {}
     for kind in FILES[name][0]:
         records_of(kind, named)
-    for kind in named:
+    return tables_of_records(named)
+
+
+def tables_of_records(kinds: Collection[type]) -> Iterator[str]:
+    """Yields the tables of these records, each below its name. Other records that they contain are linked on the page of run.json."""
+    here = {kind.__name__.lower() for kind in kinds}
+    for kind in kinds:
         yield from (f"### {kind.__name__}", "", (inspect.getdoc(kind) or "").partition("\n\n")[0], "")
         yield from (f"| {'element' if is_row(kind) else 'key'} | type | is |", "|---|---|---|")
-        yield from (_row(key) for key in keys_of(kind))
+        yield from (re.sub(rf"\]\(#(?!({'|'.join(here)})\))", "](run-json.md#", _row(key)) for key in keys_of(kind))
         yield ""
 
 
@@ -63,7 +73,7 @@ def _type_text(kind: Any) -> str:
         return f"[{kind.__name__}](#{kind.__name__.lower()})"
     if origin in (Union, types.UnionType):
         return " or ".join(map(_type_text, inner))
-    if origin in (tuple, list):
+    if origin in (tuple, list, Sequence):
         return _list_text(inner)
     return "object" if inner[1] is Any else f"object of {_type_text(inner[1])}"
 
@@ -116,6 +126,8 @@ def generated() -> dict[Path, str]:
     pages: dict[Path, Mapping[str, Iterable[str]]] = {
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},
+        BASELINE: {"baseline": tables_of_records([RunFacts, Trial, CallTimes])},
+        WHAT_IF: {"what-if": tables_of_records(records_of(WhatIf))},
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},

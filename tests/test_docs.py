@@ -46,7 +46,6 @@ from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.exports import EXPORTS, TOOLS
 from pytest_agentbench.exports.nat_config.reading import NatReading
-from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.process import child_environment
@@ -66,9 +65,6 @@ from pytest_agentbench.schemas import schema
 from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.session import hookspecs
 from pytest_agentbench.session.settings import OPTIONS
-from pytest_agentbench.simulation.figures import Figures
-from pytest_agentbench.simulation.replay import Setting
-from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
 from pytest_agentbench.suites.datasets.agent_leaderboard_hub import DOMAINS
 from pytest_agentbench.suites.folder import API_BASE, WITHOUT_USE, load_suite
 from pytest_agentbench.suites.folder import OPTIONS as OPTIONS_OF_CONFIG
@@ -180,7 +176,7 @@ class Reader:
                     self.run(block, command)
                 else:
                     self.output = None  # A text below is not the output of an earlier command.
-        elif block.language != "text":
+        elif block.language not in ("text", "mermaid"):
             self.output = None
             self.write(block)
         elif self.output is not None:
@@ -483,17 +479,13 @@ WORDS: Mapping[str, list[str]] = {
     "agents/tools.md": [*TOOL_KINDS],
     "agents/roles.md": [*(field.name for field in fields(RoleUse))],
     "compare/gates.md": [
-        *registry.gated(),
         *LATENCY_STATISTICS,
-        *registry.single(),
         *SHARES,
         "goodput",
-        *(field.name for field in (*fields(Trial), *fields(RunFacts)) if field.name != "stopwatch"),
     ],
     "reference/scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "reference/metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "reference/export.md": [*EXPORTS],
-    "compare/what-if.md": [SCHEMA, *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind))],
     "compare/sweep.md": [LEVELS, PAGE, PICTURE],
     "compare/optimize.md": [STUDY_FILE, TRIALS_FILE, CONFIRMED, REFUTED, OPEN],
     "benchmarks/reproduce.md": [*COLUMNS],
