@@ -21,7 +21,7 @@ PAGES = ("index", "start/running", "compare/gates", "reference/cli", "reference/
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site. A dead link or anchor, and a page in no menu, are warnings of Sphinx."""
     folder = tmp_path_factory.mktemp("site")
-    words = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", ROOT / "docs", folder]
+    words = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", str(ROOT / "docs"), str(folder)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
     assert (0, "") == (done.returncode, done.stderr)
