@@ -338,7 +338,7 @@ def reader(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Read
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_snippets(reader: Reader, page: Path) -> None:
     """Every snippet of a page works, in the order of the page."""
     reader.work_through(page)
@@ -370,7 +370,7 @@ TAKEN = [(each, command) for each, command, _ in NOT_RUN if command.startswith((
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", sorted({each.page for each, _ in TAKEN}), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted({each.page for each, _ in TAKEN}), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_that_are_not_run_are_valid(reader: Reader, page: Path) -> None:
     """A pytest command collects tests, and the arguments of an agentbench command can be parsed, in a project that has all suites."""
     for suite in ("bfcl", "hle", "openthoughts", "sessions"):
@@ -426,7 +426,7 @@ def test_python_is_typed(tmp_path: Path) -> None:
         *sorted((ROOT / "scenarios").glob("*/README.md")),
         *(ROOT / "reports" / name for name in ("README.md", "baselines/README.md", "example/banking/report.md")),
     ],
-    ids=lambda page: page.name,
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_links(page: Path) -> None:
     """Links within the documentation lead to an existing file and, if they have an anchor, to a heading."""
