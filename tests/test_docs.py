@@ -422,7 +422,7 @@ def test_python_is_typed(tmp_path: Path) -> None:
     "page",
     [
         *PAGES,
-        *(ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"),
+        *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")),
         *sorted((ROOT / "scenarios").glob("*/README.md")),
         *(ROOT / "reports" / name for name in ("README.md", "baselines/README.md", "example/banking/report.md")),
     ],
