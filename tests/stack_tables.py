@@ -18,7 +18,7 @@ PROGRAMS = ("etcd", "nats-server", "kubectl")  # Programs that come from the sys
 def backend_table() -> Iterator[str]:
     """Yields a row for each shipped backend: the first sentence of its file, and what it needs."""
     yield from ("| backend | is | needs |", "|---|---|---|")
-    for file in sorted((ROOT / "backends").glob("*.yaml")):
+    for file in sorted((ROOT / "backends").glob("*.yaml"), key=lambda file: file.stem):
         yield f"| `{file.stem}` | {about(file)} | {', '.join(needs(file)) or 'no GPU'} |"
 
 
@@ -50,7 +50,8 @@ def needs(file: Path) -> Iterator[str]:
     yield from (f"Slurm with {each.on.slurm.hosts} hosts of {each.on.slurm.gpus} GPUs" for each in services if each.on and each.on.slurm)
     yield from ["Kubernetes with Dynamo's operator"] * any(each.kubernetes for each in services)
     yield from ["Docker"] * any(each.image for each in services)
-    yield from (f"environment `{name}`" for name in dict.fromkeys([spec.python, *(each.python for each in services)]) if name in environments())
+    named = dict.fromkeys([spec.python, *(each.python for each in services)])
+    yield from (f"environment `{name}`" for name in named if name in environments())
     yield from sorted({each.run[0] for each in services if each.run and each.run[0] in PROGRAMS})
 
 
