@@ -1,4 +1,4 @@
-"""Tables of the shipped backends (docs/backends/stacks.md) and environments (docs/backends/prepare.md), from their files. `tests.generated` writes them."""
+"""Tables of the shipped backends and environments on pages of docs/backends, from their files. `tests.generated` writes them."""
 
 from __future__ import annotations
 
