@@ -23,7 +23,7 @@ from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record,
 from pytest_agentbench.tables import COLUMNS
 from tests.grafana_dashboard import dashboard_text
 from tests.nat_configs import table_of_keys, table_of_nine
-from tests.yaml_keys import YAML_TABLES
+from tests.yaml_keys import YAML_TABLES, retriever_table
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference/run-json.md"
@@ -31,6 +31,7 @@ METRICS = ROOT / "docs" / "reference/metrics.md"
 EXPORT = ROOT / "docs" / "reference/export.md"
 TREND = ROOT / "docs" / "compare/trend.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
+RETRIEVER = ROOT / "docs" / "agents/retriever.md"
 NAT_CONFIG = ROOT / "docs" / "coming-from/nat-config.md"
 
 
@@ -119,6 +120,7 @@ def generated() -> dict[Path, str]:
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
+        RETRIEVER: {"retriever": retriever_table()},
         **{ROOT / "docs" / "reference" / name: tables for name, tables in YAML_TABLES.items()},
     }
     return {DASHBOARD: dashboard_text(), **{path: page(path, tables) for path, tables in pages.items()}}

@@ -29,6 +29,7 @@ from pytest_agentbench.launchers.ray import RayNodes
 from pytest_agentbench.launchers.slurm import SlurmNodes
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.optimize.space import ParameterSpec, SpaceSpec
+from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverFile, TavilySpec
 from pytest_agentbench.router.config import RouterConfig
 from pytest_agentbench.router.constants import PRESETS, Constants
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
@@ -39,7 +40,7 @@ from pytest_agentbench.tools.mcp import McpTools
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 #: Maps a key to the model whose keys are in the same table, such as `dataset.file`.
-FLAT: Mapping[str, type] = {"dataset": DatasetSpec, "truncation_retry": TruncationRetry}
+FLAT: Mapping[str, type] = {"dataset": DatasetSpec, "truncation_retry": TruncationRetry, "embeddings": EmbeddingsSpec, "tavily": TavilySpec}
 
 LONG = 40  # Characters of a default that a table shows at most.
 
@@ -114,6 +115,11 @@ def _backend_table(kind: type[BaseModel]) -> Iterator[str]:
     common = common_keys(kind)
     yield from table_of(kind, without=common)
     yield f"| {', '.join(f'`{name}`' for name in common)} | | [as for every backend](choose.md#a-server-in-a-file) |"
+
+
+def retriever_table() -> Iterator[str]:
+    """Yields the keys of a retriever's settings. They stand on the page that explains it."""
+    yield from table_of(RetrieverFile)
 
 
 def _preset_table() -> Iterator[str]:
