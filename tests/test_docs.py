@@ -180,7 +180,7 @@ class Reader:
                     self.run(block, command)
                 else:
                     self.output = None  # A text below is not the output of an earlier command.
-        elif block.language != "text":
+        elif block.language not in ("text", "mermaid"):
             self.output = None
             self.write(block)
         elif self.output is not None:
