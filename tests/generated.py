@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, Union
 
 from pytest_agentbench.metrics import registry
+from pytest_agentbench.retriever.config import RetrieverFile
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
 from tests.grafana_dashboard import dashboard_text
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.stack_tables import backend_table, environment_table
-from tests.yaml_keys import YAML_TABLES, retriever_table
+from tests.yaml_keys import YAML_TABLES, table_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference/run-json.md"
@@ -125,7 +126,7 @@ def generated() -> dict[Path, str]:
         STACKS: {"backends": backend_table()},
         PREPARE: {"environments": environment_table()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
-        RETRIEVER: {"retriever": retriever_table()},
+        RETRIEVER: {"retriever": table_of(RetrieverFile)},
         **{ROOT / "docs" / "reference" / name: tables for name, tables in YAML_TABLES.items()},
     }
     return {DASHBOARD: dashboard_text(), **{path: page(path, tables) for path, tables in pages.items()}}

@@ -29,7 +29,7 @@ from pytest_agentbench.launchers.ray import RayNodes
 from pytest_agentbench.launchers.slurm import SlurmNodes
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.optimize.space import ParameterSpec, SpaceSpec
-from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverFile, TavilySpec
+from pytest_agentbench.retriever.config import EmbeddingsSpec, TavilySpec
 from pytest_agentbench.router.config import RouterConfig
 from pytest_agentbench.router.constants import PRESETS, Constants
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
@@ -115,11 +115,6 @@ def _backend_table(kind: type[BaseModel]) -> Iterator[str]:
     common = common_keys(kind)
     yield from table_of(kind, without=common)
     yield f"| {', '.join(f'`{name}`' for name in common)} | | [as for every backend](choose.md#a-server-in-a-file) |"
-
-
-def retriever_table() -> Iterator[str]:
-    """Yields the keys of a retriever's settings. They stand on the page that explains it."""
-    yield from table_of(RetrieverFile)
 
 
 def _preset_table() -> Iterator[str]:
