@@ -21,13 +21,14 @@ from typing import Any, Union
 
 from pytest_agentbench.gate.evidence import CallTimes, RunFacts, Trial
 from pytest_agentbench.metrics import registry
+from pytest_agentbench.retriever.config import RetrieverFile
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.simulation.what_if import WhatIf
 from pytest_agentbench.tables import COLUMNS
 from tests.grafana_dashboard import dashboard_text
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.stack_tables import backend_table, environment_table
-from tests.yaml_keys import YAML_TABLES
+from tests.yaml_keys import YAML_TABLES, table_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference/run-json.md"
@@ -37,6 +38,7 @@ TREND = ROOT / "docs" / "compare/trend.md"
 BASELINE = ROOT / "docs" / "compare/baselines.md"
 WHAT_IF = ROOT / "docs" / "compare/what-if.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
+RETRIEVER = ROOT / "docs" / "agents/retriever.md"
 STACKS, PREPARE = (ROOT / "docs" / "backends" / name for name in ("stacks.md", "prepare.md"))
 NAT_CONFIG = ROOT / "docs" / "coming-from/nat-config.md"
 
@@ -136,6 +138,7 @@ def generated() -> dict[Path, str]:
         STACKS: {"backends": backend_table()},
         PREPARE: {"environments": environment_table()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
+        RETRIEVER: {"retriever": table_of(RetrieverFile)},
         **{ROOT / "docs" / "reference" / name: tables for name, tables in YAML_TABLES.items()},
     }
     return {DASHBOARD: dashboard_text(), **{path: page(path, tables) for path, tables in pages.items()}}

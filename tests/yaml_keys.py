@@ -29,6 +29,7 @@ from pytest_agentbench.launchers.ray import RayNodes
 from pytest_agentbench.launchers.slurm import SlurmNodes
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.optimize.space import ParameterSpec, SpaceSpec
+from pytest_agentbench.retriever.config import EmbeddingsSpec, TavilySpec
 from pytest_agentbench.router.config import RouterConfig
 from pytest_agentbench.router.constants import PRESETS, Constants
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
@@ -39,7 +40,7 @@ from pytest_agentbench.tools.mcp import McpTools
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 #: Maps a key to the model whose keys are in the same table, such as `dataset.file`.
-FLAT: Mapping[str, type] = {"dataset": DatasetSpec, "truncation_retry": TruncationRetry}
+FLAT: Mapping[str, type] = {"dataset": DatasetSpec, "truncation_retry": TruncationRetry, "embeddings": EmbeddingsSpec, "tavily": TavilySpec}
 
 LONG = 40  # Characters of a default that a table shows at most.
 
