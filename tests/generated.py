@@ -21,14 +21,16 @@ from typing import Any, Union
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
+from tests.cli_page import command_list, command_sections
 from tests.grafana_dashboard import dashboard_text
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference/run-json.md"
-METRICS = ROOT / "docs" / "reference/metrics.md"
-EXPORT = ROOT / "docs" / "reference/export.md"
+REFERENCE = ROOT / "docs" / "reference"
+PAGE = REFERENCE / "run-json.md"
+METRICS = REFERENCE / "metrics.md"
+EXPORT = REFERENCE / "export.md"
 TREND = ROOT / "docs" / "compare/trend.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
 NAT_CONFIG = ROOT / "docs" / "coming-from/nat-config.md"
@@ -95,8 +97,9 @@ def with_paths(line: str, path: Path) -> str:
     """Replaces the names of linked pages by their paths from a page. The name of a page is unique in docs/."""
 
     def link(match: re.Match[str]) -> str:
-        (target,) = (ROOT / "docs").rglob(match[1])
-        return f"]({os.path.relpath(target, path.parent)}"
+        targets = [*(ROOT / "docs").rglob(match[1])]
+        assert len(targets) == 1, f"a link in the code leads to {match[1]}, but docs/ has {len(targets)} pages of this name"
+        return f"]({os.path.relpath(targets[0], path.parent)}"
 
     return re.sub(r"\]\(([\w-]+\.md)", link, line)
 
@@ -118,8 +121,9 @@ def generated() -> dict[Path, str]:
         TREND: {"trend": tables_of("trend")},
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
+        REFERENCE / "cli.md": {"commands": command_list(), "sections": command_sections()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
-        **{ROOT / "docs" / "reference" / name: tables for name, tables in YAML_TABLES.items()},
+        **{REFERENCE / name: tables for name, tables in YAML_TABLES.items()},
     }
     return {DASHBOARD: dashboard_text(), **{path: page(path, tables) for path, tables in pages.items()}}
 
