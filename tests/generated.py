@@ -18,11 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Union
 
+from pytest_agentbench.gate.exit_status import EXITS, OK, WITHOUT_FAILURE
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
 from tests.cli_page import command_list, command_sections
 from tests.grafana_dashboard import dashboard_text
+from tests.markdown import table_row
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.yaml_keys import YAML_TABLES
 
@@ -93,6 +95,13 @@ def columns_of(table: str) -> Iterator[str]:
     yield from (f"| `{head.name}` | {head.unit or ' '} | {head.about} |".replace("|   |", "| |") for head in COLUMNS[table])
 
 
+def session_exits() -> Iterator[str]:
+    """Yields the table of exit statuses of sessions. Status 0 has several verdicts."""
+    yield from ("| status | verdict | meaning | what to do |", "|---|---|---|---|")
+    for status, exit in [(OK, EXITS[OK]), *((OK, each) for each in WITHOUT_FAILURE.values()), *[*EXITS.items()][1:]]:
+        yield table_row(str(status), f"`{exit.verdict}`", exit.about, exit.advice)
+
+
 def with_paths(line: str, path: Path) -> str:
     """Replaces the names of linked pages by their paths from a page. The name of a page is unique in docs/."""
 
@@ -122,6 +131,7 @@ def generated() -> dict[Path, str]:
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
         REFERENCE / "cli.md": {"commands": command_list(), "sections": command_sections()},
+        REFERENCE / "exit-statuses.md": {"sessions": session_exits()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{REFERENCE / name: tables for name, tables in YAML_TABLES.items()},
     }
