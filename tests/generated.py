@@ -23,6 +23,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
 from tests.cli_page import command_list, command_sections
+from tests.environment_page import read_variables, set_variables
 from tests.grafana_dashboard import dashboard_text
 from tests.markdown import table_row
 from tests.nat_configs import table_of_keys, table_of_nine
@@ -132,6 +133,7 @@ def generated() -> dict[Path, str]:
         EXPORT: {table: columns_of(table) for table in COLUMNS},
         REFERENCE / "cli.md": {"commands": command_list(), "sections": command_sections()},
         REFERENCE / "exit-statuses.md": {"sessions": session_exits()},
+        REFERENCE / "environment.md": {"read": read_variables(), "set": set_variables()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{REFERENCE / name: tables for name, tables in YAML_TABLES.items()},
     }
