@@ -27,6 +27,7 @@ from tests.environment_page import read_variables, set_variables
 from tests.grafana_dashboard import dashboard_text
 from tests.markdown import table_row
 from tests.nat_configs import table_of_keys, table_of_nine
+from tests.options_page import option_tables
 from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -134,6 +135,7 @@ def generated() -> dict[Path, str]:
         REFERENCE / "cli.md": {"commands": command_list(), "sections": command_sections()},
         REFERENCE / "exit-statuses.md": {"sessions": session_exits()},
         REFERENCE / "environment.md": {"read": read_variables(), "set": set_variables()},
+        REFERENCE / "options.md": option_tables(),
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{REFERENCE / name: tables for name, tables in YAML_TABLES.items()},
     }

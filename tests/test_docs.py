@@ -65,7 +65,6 @@ from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.schemas import schema
 from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.session import hookspecs
-from pytest_agentbench.session.settings import OPTIONS
 from pytest_agentbench.simulation.figures import Figures
 from pytest_agentbench.simulation.replay import Setting
 from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
@@ -467,9 +466,6 @@ def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 #: Maps a page to words that have to be on it as code. Pages whose tables are generated from the same names need no check.
 WORDS: Mapping[str, list[str]] = {
-    "reference/options.md": [
-        word for option in OPTIONS for word in (f"--agentbench-{option.name}", f"agentbench_{option.name.replace('-', '_')}")
-    ],
     "start/suites.md": [
         *SAMPLING,
         *["rollout", "scenario", "thresholds", "suite", "backend", "llm"],
