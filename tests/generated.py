@@ -22,6 +22,7 @@ from pytest_agentbench.gate.exit_status import EXITS, OK, WITHOUT_FAILURE
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
+from tests.api_page import api_parts, fixture_table, hook_sections
 from tests.cli_page import command_list, command_sections
 from tests.environment_page import read_variables, set_variables
 from tests.grafana_dashboard import dashboard_text
@@ -136,6 +137,8 @@ def generated() -> dict[Path, str]:
         REFERENCE / "exit-statuses.md": {"sessions": session_exits()},
         REFERENCE / "environment.md": {"read": read_variables(), "set": set_variables()},
         REFERENCE / "options.md": option_tables(),
+        REFERENCE / "api.md": {"fixtures": fixture_table(), **api_parts()},
+        REFERENCE / "hooks.md": {"hooks": hook_sections()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{REFERENCE / name: tables for name, tables in YAML_TABLES.items()},
     }

@@ -64,7 +64,6 @@ from pytest_agentbench.retriever.config import is_retriever, read_settings
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.schemas import schema
 from pytest_agentbench.scorers import SCORERS, load_scorer
-from pytest_agentbench.session import hookspecs
 from pytest_agentbench.simulation.figures import Figures
 from pytest_agentbench.simulation.replay import Setting
 from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
@@ -495,7 +494,6 @@ WORDS: Mapping[str, list[str]] = {
     "benchmarks/reproduce.md": [*COLUMNS],
     "coming-from/import.md": [*TOOLS],
     "coming-from/nat-config.md": ["nat-config", *(f"--{name}" for name in NAT_OPTIONS)],
-    "reference/hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
 
 
