@@ -62,7 +62,7 @@ def hook_sections() -> Iterator[str]:
     """Yields a section for each hook of docs/reference/hooks.md: its signature and its docstring."""
     for name, hook in vars(hookspecs).items():
         if name.startswith("pytest_agentbench_"):
-            yield from (f"### {name}", "", "```text", f"{name}{signature(hook)}", "```", "", *_paragraphs(inspect.getdoc(hook) or ""))
+            yield from (f"### {name}", "", "```text", f"{name}{signature(hook)}", "```", "", *paragraphs(inspect.getdoc(hook) or ""))
 
 
 def _section(name: str) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _section(name: str) -> Iterator[str]:
         yield from ("```text", f"{name}{signature(named)}", "```", "")
     elif isinstance(named, type) and not _fields(named) and "__init__" in vars(named) and not issubclass(named, BaseException):
         yield from ("```text", f"{name}{signature(named.__init__, bound=True)}", "```", "")
-    yield from _paragraphs(ABOUT.get(name) or inspect.getdoc(named) or "")
+    yield from paragraphs(ABOUT.get(name) or inspect.getdoc(named) or "")
     if isinstance(named, types.ModuleType):
         yield from _functions(named)
     elif isinstance(named, type):
@@ -80,7 +80,7 @@ def _section(name: str) -> Iterator[str]:
         yield from _methods(named)
 
 
-def _paragraphs(doc: str) -> Iterator[str]:
+def paragraphs(doc: str) -> Iterator[str]:
     """Yields the paragraphs of a docstring. Arguments and errors become lists."""
     for paragraph in doc.split("\n\n"):
         if match := re.match(r"(Args|Raises|Returns):\n", paragraph):
@@ -168,7 +168,7 @@ def signature(function: Callable[..., Any], *, bound: bool = False) -> str:
 
 
 def _parameter(each: inspect.Parameter) -> str:
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(each.kind, "")
+    stars: Mapping[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(each.kind, "")
     kind = "" if each.annotation is inspect.Parameter.empty else f": {_text(each.annotation)}"
     default = "" if each.default is inspect.Parameter.empty else f" = {_default(each.default)}"
     return f"{stars}{each.name}{kind}{default}"

@@ -29,6 +29,7 @@ from tests.grafana_dashboard import dashboard_text
 from tests.markdown import table_row
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.options_page import option_tables
+from tests.scorers_page import scorer_parts
 from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -139,6 +140,7 @@ def generated() -> dict[Path, str]:
         REFERENCE / "options.md": option_tables(),
         REFERENCE / "api.md": {"fixtures": fixture_table(), **api_parts()},
         REFERENCE / "hooks.md": {"hooks": hook_sections()},
+        REFERENCE / "scorers.md": scorer_parts(),
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{REFERENCE / name: tables for name, tables in YAML_TABLES.items()},
     }

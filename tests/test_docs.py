@@ -50,7 +50,6 @@ from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.process import child_environment
-from pytest_agentbench.lib.user_code import options_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.metrics.suite_metrics import RoleUse
@@ -63,7 +62,6 @@ from pytest_agentbench.reproduction.experiment import COLUMNS
 from pytest_agentbench.retriever.config import is_retriever, read_settings
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.schemas import schema
-from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.simulation.figures import Figures
 from pytest_agentbench.simulation.replay import Setting
 from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
@@ -485,7 +483,6 @@ WORDS: Mapping[str, list[str]] = {
         "goodput",
         *(field.name for field in (*fields(Trial), *fields(RunFacts)) if field.name != "stopwatch"),
     ],
-    "reference/scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
     "reference/metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "reference/export.md": [*EXPORTS],
     "compare/what-if.md": [SCHEMA, *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind))],
