@@ -168,7 +168,7 @@ def signature(function: Callable[..., Any], *, bound: bool = False) -> str:
 
 
 def _parameter(each: inspect.Parameter) -> str:
-    stars: Mapping[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(each.kind, "")
+    stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(each.kind.name, "")
     kind = "" if each.annotation is inspect.Parameter.empty else f": {_text(each.annotation)}"
     default = "" if each.default is inspect.Parameter.empty else f" = {_default(each.default)}"
     return f"{stars}{each.name}{kind}{default}"
