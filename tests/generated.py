@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Union
 
 from pytest_agentbench.gate.exit_status import EXITS, OK, WITHOUT_FAILURE
-from pytest_agentbench.metrics import registry
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
 from tests.api_page import api_parts, fixture_table, hook_sections
@@ -27,6 +26,7 @@ from tests.cli_page import command_list, command_sections
 from tests.environment_page import read_variables, set_variables
 from tests.grafana_dashboard import dashboard_text
 from tests.markdown import table_row
+from tests.metrics_page import metric_tables
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.options_page import option_tables
 from tests.scorers_page import scorer_parts
@@ -81,18 +81,6 @@ def _list_text(inner: tuple[Any, ...]) -> str:
     return f"list of {_type_text(inner[0])}" if inner[1:] in ((), (Ellipsis,)) else f"list: {', '.join(map(_type_text, inner))}"
 
 
-#: Maps a table of docs/reference/metrics.md to the metrics in it.
-METRIC_TABLES = {"durations": registry.latencies, "rates": registry.rates, "efficiency": registry.efficiency, "answers": registry.answers}
-
-
-def metrics_of(kind: str) -> Iterator[str]:
-    """Yields a table of the registry's metrics."""
-    yield from ("| metric | in rules, options and `run.json` | is |", "|---|---|---|")
-    for name, metric in METRIC_TABLES[kind]().items():
-        also = "" if metric.compared else ". It stands in reports and `run.json` alone"
-        yield f"| {metric.title} | `{name}` | {metric.definition}{also} |"
-
-
 def columns_of(table: str) -> Iterator[str]:
     """Yields the table of a run table's columns."""
     yield from ("| column | unit | is |", "|---|---|---|")
@@ -132,7 +120,7 @@ def generated() -> dict[Path, str]:
     pages: dict[Path, Mapping[str, Iterable[str]]] = {
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},
-        METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
+        METRICS: metric_tables(),
         EXPORT: {table: columns_of(table) for table in COLUMNS},
         REFERENCE / "cli.md": {"commands": command_list(), "sections": command_sections()},
         REFERENCE / "exit-statuses.md": {"sessions": session_exits()},

@@ -51,12 +51,11 @@ from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.metrics.suite_metrics import RoleUse
 from pytest_agentbench.optimize.confirmation import CONFIRMED, OPEN, REFUTED
 from pytest_agentbench.optimize.space import read_space
 from pytest_agentbench.optimize.study import STUDY_FILE, TRIALS_FILE
-from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
+from pytest_agentbench.records import SAMPLING, STATUSES, Json
 from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
 from pytest_agentbench.reproduction.experiment import COLUMNS
 from pytest_agentbench.retriever.config import is_retriever, read_settings
@@ -484,7 +483,7 @@ WORDS: Mapping[str, list[str]] = {
         "goodput",
         *(field.name for field in (*fields(Trial), *fields(RunFacts)) if field.name != "stopwatch"),
     ],
-    "reference/metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
+    "reference/metrics.md": [*STATUSES, *registry.objectives()],
     "reference/export.md": [*EXPORTS],
     "compare/what-if.md": [SCHEMA, *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind))],
     "compare/sweep.md": [LEVELS, PAGE, PICTURE],
