@@ -1,7 +1,8 @@
 """Generates the tables of the documentation, and the Grafana dashboard in backends/monitoring from its panels.
 
 The tables of result files come from the records, those of metrics from the registry, those of exports from the columns, those of YAMLs
-from the models, and those of docs/coming-from/nat-config.md from the conversion. `python -m tests.generated` writes all of them.
+from the models, those of shipped backends and environments from their files, and those of docs/coming-from/nat-config.md from the
+conversion. `python -m tests.generated` writes all of them.
 
 Texts in the code link a page by its name alone, such as `[roles](roles.md#limits)`. The generated tables contain the path instead.
 """
@@ -30,6 +31,7 @@ from tests.metrics_page import metric_tables
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.options_page import option_tables
 from tests.scorers_page import scorer_parts
+from tests.stack_tables import backend_table, environment_table
 from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +41,7 @@ METRICS = REFERENCE / "metrics.md"
 EXPORT = REFERENCE / "export.md"
 TREND = ROOT / "docs" / "compare/trend.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
+STACKS, PREPARE = (ROOT / "docs" / "backends" / name for name in ("stacks.md", "prepare.md"))
 NAT_CONFIG = ROOT / "docs" / "coming-from/nat-config.md"
 
 
@@ -129,6 +132,8 @@ def generated() -> dict[Path, str]:
         REFERENCE / "api.md": {"fixtures": fixture_table(), **api_parts()},
         REFERENCE / "hooks.md": {"hooks": hook_sections()},
         REFERENCE / "scorers.md": scorer_parts(),
+        STACKS: {"backends": backend_table()},
+        PREPARE: {"environments": environment_table()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{REFERENCE / name: tables for name, tables in YAML_TABLES.items()},
     }
