@@ -15,7 +15,7 @@ DEFAULT = re.compile(r" ?\(default( for one run)?: ((?:[^()]|\([^()]*\))*)\)")  
 #: Command -> page that shows how it is used. The page of a command is that of its subcommands, too.
 GUIDES: Mapping[str, str] = {
     "init": "suites.md",
-    "doctor": "choose.md",
+    "doctor": "prepare.md",
     "download": "suites.md",
     "subset": "suites.md",
     "show": "report.md",
@@ -34,9 +34,9 @@ GUIDES: Mapping[str, str] = {
     "power": "gates.md",
     "rescore": "scorers.md#score-a-run-again",
     "backend": "stacks.md",
-    "cleanup": "stacks.md",
-    "env": "stacks.md",
-    "weights": "stacks.md",
+    "cleanup": "prepare.md",
+    "env": "prepare.md",
+    "weights": "prepare.md",
     "cassette": "recordings.md",
     "hints": "hints.md",
     "retriever": "retriever.md",
@@ -47,6 +47,7 @@ GUIDES: Mapping[str, str] = {
     "share": "export.md#one-archive-for-another-person",
     "schema": "run-json.md",
     "scrub": "security.md",
+    "version": "stability.md",
 }
 
 

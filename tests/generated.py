@@ -21,16 +21,17 @@ from typing import Any, Union
 
 from pytest_agentbench.gate.exit_status import EXITS, OK, WITHOUT_FAILURE
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
-from pytest_agentbench.tables import COLUMNS
 from tests.api_page import api_parts, fixture_table, hook_sections
 from tests.cli_page import command_list, command_sections
 from tests.environment_page import read_variables, set_variables
+from tests.export_page import export_tables
 from tests.grafana_dashboard import dashboard_text
 from tests.markdown import table_row
 from tests.metrics_page import metric_tables
 from tests.nat_configs import table_of_keys, table_of_nine
 from tests.options_page import option_tables
 from tests.scorers_page import scorer_parts
+from tests.stability_page import public_table
 from tests.stack_tables import backend_table, environment_table
 from tests.yaml_keys import YAML_TABLES
 
@@ -84,12 +85,6 @@ def _list_text(inner: tuple[Any, ...]) -> str:
     return f"list of {_type_text(inner[0])}" if inner[1:] in ((), (Ellipsis,)) else f"list: {', '.join(map(_type_text, inner))}"
 
 
-def columns_of(table: str) -> Iterator[str]:
-    """Yields the table of a run table's columns."""
-    yield from ("| column | unit | is |", "|---|---|---|")
-    yield from (f"| `{head.name}` | {head.unit or ' '} | {head.about} |".replace("|   |", "| |") for head in COLUMNS[table])
-
-
 def session_exits() -> Iterator[str]:
     """Yields the table of exit statuses of sessions. Status 0 has several verdicts."""
     yield from ("| status | verdict | meaning | what to do |", "|---|---|---|---|")
@@ -124,13 +119,14 @@ def generated() -> dict[Path, str]:
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},
         METRICS: metric_tables(),
-        EXPORT: {table: columns_of(table) for table in COLUMNS},
+        EXPORT: export_tables(),
         REFERENCE / "cli.md": {"commands": command_list(), "sections": command_sections()},
         REFERENCE / "exit-statuses.md": {"sessions": session_exits()},
         REFERENCE / "environment.md": {"read": read_variables(), "set": set_variables()},
         REFERENCE / "options.md": option_tables(),
         REFERENCE / "api.md": {"fixtures": fixture_table(), **api_parts()},
         REFERENCE / "hooks.md": {"hooks": hook_sections()},
+        REFERENCE / "stability.md": {"public": public_table()},
         REFERENCE / "scorers.md": scorer_parts(),
         STACKS: {"backends": backend_table()},
         PREPARE: {"environments": environment_table()},

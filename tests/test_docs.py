@@ -44,7 +44,7 @@ from pytest_agentbench.cli.nat_config import OPTIONS as NAT_OPTIONS
 from pytest_agentbench.clusters.manifests import read_manifests
 from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.exports import EXPORTS, TOOLS
+from pytest_agentbench.exports import TOOLS
 from pytest_agentbench.exports.nat_config.reading import NatReading
 from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
@@ -484,7 +484,6 @@ WORDS: Mapping[str, list[str]] = {
         *(field.name for field in (*fields(Trial), *fields(RunFacts)) if field.name != "stopwatch"),
     ],
     "reference/metrics.md": [*STATUSES, *registry.objectives()],
-    "reference/export.md": [*EXPORTS],
     "compare/what-if.md": [SCHEMA, *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind))],
     "compare/sweep.md": [LEVELS, PAGE, PICTURE],
     "compare/optimize.md": [STUDY_FILE, TRIALS_FILE, CONFIRMED, REFUTED, OPEN],
