@@ -18,17 +18,7 @@ import pytest
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
-from pytest_agentbench.lib.process import (
-    Child,
-    child_environment,
-    end_group,
-    end_text,
-    ended_within,
-    kill_hint,
-    usable_cores,
-    variable_of,
-    with_variable,
-)
+from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, ended_within, kill_hint, variable_of, with_variable
 from pytest_agentbench.lib.redact import LOG_TAIL
 from pytest_agentbench.lib.wire import Listening
 from tests.waits import wait_for
@@ -398,12 +388,3 @@ def test_a_mark_in_an_environment(tmp_path: Path) -> None:
     assert [marked.pid] == seen
     assert "" == variable_of(marked.pid, "SHOP_MARK")
     assert "" == variable_of(os.getpid(), "SHOP_MARK")
-
-
-def test_usable_cores_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system whose Python has no `sched_getaffinity`, such as macOS, has as many usable cores as it has cores."""
-    assert len(os.sched_getaffinity(0)) == usable_cores()
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-
-    assert 7 == usable_cores()
