@@ -98,9 +98,9 @@ def baseline() -> int:
     return 0
 
 
-def session_command(inputs: Mapping[str, str], reports: Path) -> list[str]:
-    """Returns the command of a session with the inputs of the action."""
-    command = [sys.executable, "-m", "pytest", *shlex.split(inputs["SUITES"]), f"--agentbench-reports={reports}", "--junitxml=junit.xml"]
+def session_command(inputs: Mapping[str, str]) -> list[str]:
+    """Returns the command of a session with the inputs of the action. Its reports are in the working directory."""
+    command = [sys.executable, "-m", "pytest", *shlex.split(inputs["SUITES"]), "--rootdir=.", "--junitxml=junit.xml"]
     for option, name in (("--agentbench-backend", "BACKEND"), ("--agentbench-baseline", "BASELINE")):
         command += [f"{option}={inputs[name]}"] if inputs.get(name) else []
     command += [f"--agentbench-gate={rule.strip()}" for rule in inputs["GATE"].splitlines() if rule.strip()]
@@ -125,7 +125,7 @@ def run() -> int:
 
     reports = Path(os.environ["GITHUB_WORKSPACE"], "reports")
     before = (reports / "latest").resolve()
-    command = session_command(os.environ, reports)
+    command = session_command(os.environ)
     status = session(command)
     directory = (reports / "latest").resolve()
     if status == NOT_MEASURED and directory != before:

@@ -1,0 +1,217 @@
+"""The GitHub action of action.yml: its steps run a suite, gate it, keep one comment and upload the reports."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.composite_action import BASH, ROOT, TOKEN, GitHub, Job, api
+from tests.project import Project
+from tests.web import serving
+
+STEPS = ROOT / ".github" / "action" / "steps.py"
+MAIN: dict[str, Any] = {"repository": {"default_branch": "main"}}
+PULL_REQUEST: dict[str, Any] = {**MAIN, "pull_request": {"number": 7}}
+RULE = "tsq.mean >= -0.05 vs baseline\n"
+
+
+@pytest.fixture
+def github() -> GitHub:
+    return GitHub(bodies=[f"comment {number}" for number in range(120)])
+
+
+@pytest.fixture
+def address(github: GitHub) -> Iterator[str]:
+    with serving(api(github)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
+
+
+@pytest.fixture
+def shop(project: Project) -> Project:
+    """A project with a suite, whose environment is that of the tests."""
+    project.suite(deterministic=True)
+    (project.root / ".venv").symlink_to(sys.prefix)
+    return project
+
+
+def job(project: Project, address: str, event: dict[str, Any]) -> Job:
+    (project.root.parent / "temp").mkdir(exist_ok=True)
+    return Job(project.root, address, event)
+
+
+def test_pass(shop: Project, github: GitHub, address: str) -> None:
+    """A run that passes has outputs, a summary, an artefact and a comment on the pull request. The token is in no file of the run."""
+    trial = job(shop, address, PULL_REQUEST)
+
+    assert trial.run(suites="scenarios/shop", backend="embedded", install="none", artifact="shop"), trial.printed
+    assert {"verdict": "PASS", "exit-status": "0", "run-directory": str(shop.directory)} == trial.outputs
+    assert "PASS" in trial.summary
+    assert "nothing is missing for: embedded" in trial.printed
+    with zipfile.ZipFile(io.BytesIO(trial.uploads["shop"])) as archive:
+        names = archive.namelist()
+        assert {"junit.xml", f"reports/{shop.directory.name}/run.json"} < set(names)
+        assert not [name for name in names if "latest" in name or TOKEN.encode() in archive.read(name)]
+    assert 121 == len(github.bodies)
+    assert github.bodies[-1] == (shop.directory / "comment.md").read_text()
+
+
+@pytest.mark.slow
+def test_fail(shop: Project, github: GitHub, address: str) -> None:
+    """A pull request is compared with the artefact of the default branch. A regression fails the job, and replaces the comment."""
+    main = job(shop, address, MAIN)
+    assert main.run(install="none", gate=RULE, baseline="agentbench"), main.printed
+    assert "::warning title=agentbench::no baseline: agentbench is neither a path nor an artefact of a passed run on main" in main.printed
+    assert 120 == len(github.bodies)
+    github.keep("agentbench", main.uploads["agentbench"])
+
+    same, worse = (job(shop, address, PULL_REQUEST) for _ in range(2))
+    assert same.run(install="none", gate=RULE, baseline="agentbench"), same.printed
+    shop.backend([{"text": "I cannot help."}])
+    assert not worse.run(install="none", gate=RULE, baseline="agentbench")
+
+    assert ("PASS", "0") == (same.outputs["verdict"], same.outputs["exit-status"])
+    assert ("FAIL", "1") == (worse.outputs["verdict"], worse.outputs["exit-status"])
+    assert main.outputs["run-directory"].rpartition("/")[2] == shop.run_json["gate"]["baselines"]["shop"]["run"]
+    assert "FAIL" in worse.summary
+    assert worse.uploads["agentbench"]
+    assert 121 == len(github.bodies)
+    assert "FAIL" in github.bodies[-1].splitlines()[1]
+
+
+def test_a_usage_error(shop: Project, github: GitHub, address: str) -> None:
+    """Without a run there is a verdict, and no comment. Inputs are arguments of pytest, and no commands of a shell."""
+    trial = job(shop, address, PULL_REQUEST)
+
+    assert not trial.run(install="none", suites="$(touch$IFS/a) `b`", args="'; touch c; #' --agentbench-trials=none")
+    assert {"verdict": "USAGE ERROR", "exit-status": "4", "run-directory": ""} == trial.outputs
+    assert 120 == len(github.bodies)
+    assert not (shop.root / "c").exists()
+
+
+def test_a_token_of_a_fork(shop: Project, github: GitHub, address: str) -> None:
+    """A token that may not write a comment changes no result: the second action, for another job, prints a warning."""
+    github.may_comment = False
+    (shop.root / "reports" / "20260101-000000").mkdir(parents=True)
+    (shop.root / "reports" / "20260101-000000" / "comment.md").write_text("<!-- agentbench: shop on embedded -->\ntext")
+    trial = Job(shop.root, address, PULL_REQUEST, STEPS.parent / "comment" / "action.yml")
+
+    assert trial.run(), trial.printed
+    assert "::warning title=agentbench::no comment: the token may not write one." in trial.printed
+    github.may_comment = True
+    assert trial.run(), trial.printed
+    assert github.bodies[-1].endswith("text")
+
+
+def archive_of(name: str, status: int) -> bytes:
+    """Returns an artefact with a run."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        file.writestr(f"reports/{name}/run.json", json.dumps({"exit_status": status}))
+    return content.getvalue()
+
+
+def test_artefacts_that_are_a_baseline(shop: Project, github: GitHub, address: str) -> None:
+    """The baseline is the newest artefact of a passed run on the default branch. That of a fork with a branch of this name is not."""
+    github.keep("shop", archive_of("20260101-000000", 0))
+    github.keep("shop", archive_of("20260102-000000", 0))
+    github.keep("shop", archive_of("20260103-000000", 1))
+    github.keep("shop", archive_of("20260104-000000", 0), fork=True)
+    github.keep("shop", archive_of("20260105-000000", 0), branch="feature")
+    github.keep("shop", archive_of("20260106-000000", 0), expired=True)
+    github.keep("bank", archive_of("20260107-000000", 0))
+    trial = job(shop, address, PULL_REQUEST)
+    results = shop.root.parent / "outputs"
+    variables = {**trial.variables, "BASELINE": "shop", "TOKEN": TOKEN, "GITHUB_OUTPUT": str(results)}
+    subprocess.run([sys.executable, STEPS, "baseline"], env=variables, cwd=shop.root, check=True)
+    subprocess.run([sys.executable, STEPS, "baseline"], env={**variables, "BASELINE": "scenarios"}, cwd=shop.root, check=True)
+
+    found = shop.root.parent / "temp" / "agentbench-baseline" / "2" / "reports" / "20260102-000000"
+    assert f"path={found}\npath=scenarios\n" == results.read_text()
+
+
+FLAKY = """
+import pathlib
+from pytest_agentbench import InfraError
+
+async def run(scenario, llm):
+    if not pathlib.Path("repaired").exists():
+        raise InfraError("the network is down")
+    await llm.chat(scenario.messages)
+"""
+
+
+@pytest.mark.slow
+def test_not_measured(shop: Project, address: str) -> None:
+    """A run that could not measure is resumed once, and the second session decides."""
+    shop.suite(agent={"kind": "./agent.py:run"}, thresholds={}, test="def test_answer(rollout):\n    assert rollout.status == 'ok'\n")
+    shop.write("scenarios/shop/agent.py", FLAKY)
+    shop.write("conftest.py", "def pytest_unconfigure():\n    open('repaired', 'w').close()\n")
+    trial = job(shop, address, MAIN)
+
+    assert trial.run(install="none", args="--agentbench-retries=0"), trial.printed
+    assert ("NO GATE", "0") == (trial.outputs["verdict"], trial.outputs["exit-status"])
+    assert 2 == len(shop.run_json["sessions"])
+
+
+WAITING = """
+import asyncio, pathlib
+
+async def run(scenario, llm):
+    pathlib.Path("started").write_text("yes")
+    await asyncio.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_cancelled_job(shop: Project, address: str) -> None:
+    """The signal of a cancelled job reaches pytest, which writes its reports, and the outputs are set."""
+    shop.suite(agent={"kind": "./agent.py:run"})
+    started = shop.root / "started"
+    os.mkfifo(started)
+    shop.write("scenarios/shop/agent.py", WAITING)
+    results = shop.root.parent / "outputs"
+    inputs = {"SUITES": "scenarios", "GATE": "", "ARGS": "--agentbench-concurrency=1", "GITHUB_OUTPUT": str(results)}
+    script = f"exec {sys.executable} {STEPS} run"
+    with subprocess.Popen([*BASH, "-c", script], env={**job(shop, address, MAIN).variables, **inputs}, cwd=shop.root) as step:
+        assert "yes" == started.read_text()
+        step.send_signal(signal.SIGINT)
+        assert 2 == step.wait(120)
+
+    assert f"run-directory={shop.directory}\nverdict=INTERRUPTED\nexit-status=2\n" == results.read_text()
+
+
+PYTHON = """#!/bin/sh
+case $2 in
+venv) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+*) for each; do echo "<$each>"; done >words ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("given", "installed"), [("", (str(ROOT),)), ("agentbench[gpu] 'x;y'", ("agentbench[gpu]", "'x;y'"))])
+def test_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, installed: tuple[str, ...]) -> None:
+    """pip gets each word of the input, or the folder of the action. The python3 of this test writes down its arguments."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "work").mkdir()
+    python = tmp_path / "bin" / "python3"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
+    trial = Job(tmp_path / "work", "", MAIN)
+
+    trial.run(install=given)
+
+    assert "success" == trial.steps["install"]["outcome"]
+    assert ["<-m>", "<pip>", "<install>", "<--quiet>", *(f"<{each}>" for each in installed)] == (
+        tmp_path / "work" / "words"
+    ).read_text().split("\n")[:-1]
