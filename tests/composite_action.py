@@ -58,7 +58,7 @@ class Api(QuietHandler):
             self.end_headers()
         elif place == "/repos/shop/agents/actions/artifacts":
             every = [each for each in self.github.artefacts if each["name"] == query["name"][0]]
-            address = f"http://127.0.0.1:{self.server.server_address[1]}/artifacts"
+            address = f"http://127.0.0.1:{self.server.server_port}/artifacts"
             self._json({"artifacts": [{**each, "archive_download_url": f"{address}/{each['id']}/zip"} for each in every]})
         else:
             assert place == "/repos/shop/agents/issues/7/comments"

@@ -200,7 +200,7 @@ esac
 
 @pytest.mark.parametrize(("given", "installed"), [("", (str(ROOT),)), ("agentbench[gpu] 'x;y'", ("agentbench[gpu]", "'x;y'"))])
 def test_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, installed: tuple[str, ...]) -> None:
-    """pip gets each word of the input, or the folder of the action. The python3 of this test writes down its arguments."""
+    """Each word of the input is an argument of pip, or the folder of the action is. The python3 of this test writes down its arguments."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "work").mkdir()
     python = tmp_path / "bin" / "python3"
