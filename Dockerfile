@@ -1,4 +1,4 @@
-# The image of pytest-agentbench, for sessions and for node workers (docs/nodes.md). It is built from a checkout:
+# The image of pytest-agentbench, for sessions and for node workers (docs/machines/nodes.md). It is built from a checkout:
 #
 #   docker build --tag agentbench .
 #

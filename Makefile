@@ -3,10 +3,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+MERMAID := build/mermaid/mermaid.min.js
 # Tests wait for processes, so that one more than there are cores keeps the cores busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: bench test test-slow test-real test-gpu lint tables example benchmarks wheel clean
+.PHONY: bench test test-slow test-real test-gpu lint docs tables example benchmarks wheel clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
@@ -33,6 +34,10 @@ lint: $(VENV)/test.stamp  ## what CI checks besides tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/test.stamp $(MERMAID)  ## the site, in build/site; a dead link or anchor, and a misspelt or American word, are errors
+	$(BIN)/codespell -D - -D .ci/american.txt *.md docs benchmarks/*.md scenarios/*/README.md --skip "*.css,*.js,*.svg,*.png"
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --jobs auto docs build/site
+
 tables: $(VENV)/test.stamp  ## the tables in docs/, from the records and the models of YAMLs; the Grafana dashboard
 	$(BIN)/python -m tests.generated
 
@@ -44,6 +49,11 @@ benchmarks: $(VENV)/test.stamp  ## speed and memory, printed as ratios
 
 wheel: $(VENV)/test.stamp
 	$(BIN)/python -m build --wheel --outdir dist .
+
+$(MERMAID):  # draws the diagrams of the site
+	mkdir -p $(@D)
+	cd $(@D) && npm pack --silent mermaid@11.17.2 && tar --extract --gzip --file mermaid-*.tgz --strip-components 2 package/dist/$(@F)
+	rm $(@D)/mermaid-*.tgz
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache

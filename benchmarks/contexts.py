@@ -49,7 +49,7 @@ def _served(folder: Path) -> Iterator[tuple[str, str]]:
     """Starts an engine that plays the expert models, and a retriever over the pages of docs/. Yields the base URLs of both."""
     pieces = [
         {"id": f"{page.stem}-{start}", "content": text[start : start + PIECE]}
-        for page in sorted((ROOT / "docs").glob("*.md"))
+        for page in sorted((ROOT / "docs").rglob("*.md"))
         for text in [page.read_text(encoding="utf-8")]
         for start in range(0, len(text), PIECE)
     ]

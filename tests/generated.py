@@ -1,12 +1,16 @@
-"""Generates tables of the documentation: docs/run-json.md from records, docs/metrics.md from the registry, docs/export.md from columns.
+"""Generates the tables of the documentation, and the Grafana dashboard in backends/monitoring from its panels.
 
-The tables of the keys of suite.yaml and of backends come from the models, those of docs/nat-config.md from
-the conversion, and the Grafana dashboard in backends/monitoring from its panels. `python -m tests.generated` writes all of them.
+The tables of result files come from the records, those of metrics from the registry, those of exports from the columns, those of YAMLs
+from the models, and those of docs/coming-from/nat-config.md from the conversion. `python -m tests.generated` writes all of them.
+
+Texts in the code link a page by its name alone, such as `[roles](roles.md#limits)`. The generated tables contain the path instead.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import sys
 import types
 import typing
@@ -22,12 +26,12 @@ from tests.nat_configs import table_of_keys, table_of_nine
 from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "run-json.md"
-METRICS = ROOT / "docs" / "metrics.md"
-EXPORT = ROOT / "docs" / "export.md"
-TREND = ROOT / "docs" / "trend.md"
+PAGE = ROOT / "docs" / "reference/run-json.md"
+METRICS = ROOT / "docs" / "reference/metrics.md"
+EXPORT = ROOT / "docs" / "reference/export.md"
+TREND = ROOT / "docs" / "compare/trend.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
-NAT_CONFIG = ROOT / "docs" / "nat-config.md"
+NAT_CONFIG = ROOT / "docs" / "coming-from/nat-config.md"
 
 
 def tables_of(name: str) -> Iterator[str]:
@@ -69,7 +73,7 @@ def _list_text(inner: tuple[Any, ...]) -> str:
     return f"list of {_type_text(inner[0])}" if inner[1:] in ((), (Ellipsis,)) else f"list: {', '.join(map(_type_text, inner))}"
 
 
-#: Maps a table of docs/metrics.md to the metrics in it.
+#: Maps a table of docs/reference/metrics.md to the metrics in it.
 METRIC_TABLES = {"durations": registry.latencies, "rates": registry.rates, "efficiency": registry.efficiency, "answers": registry.answers}
 
 
@@ -87,13 +91,23 @@ def columns_of(table: str) -> Iterator[str]:
     yield from (f"| `{head.name}` | {head.unit or ' '} | {head.about} |".replace("|   |", "| |") for head in COLUMNS[table])
 
 
+def with_paths(line: str, path: Path) -> str:
+    """Replaces the names of linked pages by their paths from a page. The name of a page is unique in docs/."""
+
+    def link(match: re.Match[str]) -> str:
+        (target,) = (ROOT / "docs").rglob(match[1])
+        return f"]({os.path.relpath(target, path.parent)}"
+
+    return re.sub(r"\]\(([\w-]+\.md)", link, line)
+
+
 def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
     """Returns a page with up-to-date tables. Each table is between two comments with its name."""
     text = path.read_text(encoding="utf-8")
     for name, lines in tables.items():
         start, end = f"<!-- {name}: python -m tests.generated -->\n", f"<!-- {name} -->\n"
         head, _, rest = text.partition(start)
-        text = "".join((head, start, "\n", *(f"{line}\n" for line in lines), end, rest.partition(end)[2]))
+        text = "".join((head, start, "\n", *(f"{with_paths(line, path)}\n" for line in lines), end, rest.partition(end)[2]))
     return text
 
 
@@ -105,7 +119,7 @@ def generated() -> dict[Path, str]:
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
-        **{ROOT / "docs" / name: tables for name, tables in YAML_TABLES.items()},
+        **{ROOT / "docs" / "reference" / name: tables for name, tables in YAML_TABLES.items()},
     }
     return {DASHBOARD: dashboard_text(), **{path: page(path, tables) for path, tables in pages.items()}}
 

@@ -1,4 +1,4 @@
-"""Nine configurations of the NeMo Agent Toolkit, and the tables about them in docs/nat-config.md.
+"""Nine configurations of the NeMo Agent Toolkit, and the tables about them in docs/coming-from/nat-config.md.
 
 They have the keys, types and numbers of the nine configurations of the toolkit's example for Dynamo. Prompts are our own, and paths lead
 to the suite banking. `python -m tests.nat_configs` writes the golden files of tests/exports/nat_config.

@@ -35,21 +35,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from pytest_agentbench.agents import AGENTS
-from pytest_agentbench.agents.command import Command
-from pytest_agentbench.agents.orchestrator import Orchestrator
-from pytest_agentbench.agents.react import React
 from pytest_agentbench.agents.run import TruncationRetry
-from pytest_agentbench.agents.self_evaluating import SelfEvaluating
-from pytest_agentbench.agents.terminal import Terminal
-from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine.virtual_environments import environments, resolve_python
-from pytest_agentbench.backends.recorded import RecordedSpec
 from pytest_agentbench.backends.spec import load_backend
-from pytest_agentbench.backends.stack.placement_spec import ManifestSpec, SlurmPlacement
-from pytest_agentbench.backends.stack.spec import ContainerSpec, StackRole
-from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.cli import main, parser
 from pytest_agentbench.cli.nat_config import OPTIONS as NAT_OPTIONS
 from pytest_agentbench.clusters.manifests import read_manifests
@@ -64,7 +53,6 @@ from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.lib.user_code import options_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
-from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.suite_metrics import RoleUse
 from pytest_agentbench.optimize.confirmation import CONFIRMED, OPEN, REFUTED
 from pytest_agentbench.optimize.space import read_space
@@ -84,15 +72,14 @@ from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
 from pytest_agentbench.suites.datasets.agent_leaderboard_hub import DOMAINS
 from pytest_agentbench.suites.folder import API_BASE, WITHOUT_USE, load_suite
 from pytest_agentbench.suites.folder import OPTIONS as OPTIONS_OF_CONFIG
-from pytest_agentbench.suites.roles import LimitsSpec
-from pytest_agentbench.suites.spec import AnswerSpec, DatasetSpec, SuiteSpec
+from pytest_agentbench.suites.spec import DatasetSpec, SuiteSpec
 from pytest_agentbench.tools.factory import TOOL_KINDS
 from tests.engines import engine
 from tests.labelled_router import routing
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])]
+PAGES = [ROOT / "README.md", *sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])]
 
 #: Programs whose commands change the machine or need a network. They are run by .ci/run and by people.
 OTHERS = {"make": "what `.ci/run` runs", "pip": "the package index"}
@@ -358,7 +345,7 @@ def test_snippets(reader: Reader, page: Path) -> None:
 
 
 def test_slower_is_slower(reader: Reader) -> None:
-    """The backend `slower` of docs/ab.md waits at least as long as the shipped one at every point, and longer at one of them."""
+    """The backend `slower` of docs/compare/ab.md waits at least as long as the shipped one at every point, and longer at one of them."""
     (yaml,) = (each for each in BLOCKS if each.file == "backends/slower.yaml")
     reader.write(yaml)
     slower, shipped = (load_backend(str(file), ROOT) for file in (reader.project / "backends/slower.yaml", ROOT / "backends/embedded.yaml"))
@@ -455,7 +442,7 @@ def test_pages_that_code_names_exist() -> None:
     files = [file for file in code if file.suffix in {".py", ".yaml"} and "shipped" not in file.parts]
     named = {(page, file.name) for file in files for page in re.findall(r"(?<!/)\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8"))}
 
-    assert ("docs/terminal-agent.md", "verifier.py") in named
+    assert ("docs/terminal/terminal-agent.md", "verifier.py") in named
     assert [] == sorted(each for each in named if not (ROOT / each[0]).exists())
 
 
@@ -478,44 +465,24 @@ def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     return [f"{prefix}{name}" for name in model.model_fields]
 
 
-#: Maps a page to words that have to be on it as code.
+#: Maps a page to words that have to be on it as code. Pages whose tables are generated from the same names need no check.
 WORDS: Mapping[str, list[str]] = {
-    "options.md": [word for option in OPTIONS for word in (f"--agentbench-{option.name}", f"agentbench_{option.name.replace('-', '_')}")],
-    "suites.md": [
-        *(name for name in keys(SuiteSpec) if name != "dataset"),
-        *keys(DatasetSpec, "dataset."),
+    "reference/options.md": [
+        word for option in OPTIONS for word in (f"--agentbench-{option.name}", f"agentbench_{option.name.replace('-', '_')}")
+    ],
+    "start/suites.md": [
         *SAMPLING,
         *["rollout", "scenario", "thresholds", "suite", "backend", "llm"],
         *["id", "question", "expected_tool_calls", "available_tools", "user_goals", "metadata", "ground_truth"],
         *["title", "description", "properties", "required", "type", "response_schema"],
     ],
-    "agents.md": [
-        *(field.name for agent in (ToolCalling, React) for field in fields(agent)),
-        *(f"truncation_retry.{field.name}" for field in fields(TruncationRetry)),
-    ],
-    "orchestrator.md": [field.name for field in fields(Orchestrator)],
-    "terminal-agent.md": [
-        *(field.name for field in fields(Terminal)),
-        "config",
-        "oracle",
-        "nothing",
-        API_BASE,
-        *WITHOUT_USE,
-        *OPTIONS_OF_CONFIG,
-    ],
-    "command-agents.md": [each.name for each in fields(Command)],
-    "backends.md": [
-        *keys(EmbeddedSpec),
-        *keys(UrlSpec),
-        *keys(Prices),
-        *(name for name in keys(ScriptEntry) if name != "match"),
-        *keys(Match, "match."),
-    ],
-    "recordings.md": [*keys(RecordedSpec)],
-    "tools.md": [*TOOL_KINDS, *keys(AnswerSpec)],
-    "roles.md": [*keys(StackRole), *keys(LimitsSpec), *(field.name for field in fields(RoleUse))],
-    "judges.md": [*(field.name for field in fields(SelfEvaluating)), *(name for name in AGENTS if "evaluating" in name)],
-    "gates.md": [
+    "reference/suite-yaml.md": [*keys(SuiteSpec), *keys(DatasetSpec, "dataset.")],
+    "reference/agent-options.md": [f"truncation_retry.{field.name}" for field in fields(TruncationRetry)],
+    "terminal/terminal-agent.md": ["config", "oracle", "nothing", API_BASE, *WITHOUT_USE, *OPTIONS_OF_CONFIG],
+    "backends/choose.md": [*(name for name in keys(ScriptEntry) if name != "match"), *keys(Match, "match.")],
+    "agents/tools.md": [*TOOL_KINDS],
+    "agents/roles.md": [*(field.name for field in fields(RoleUse))],
+    "compare/gates.md": [
         *registry.gated(),
         *LATENCY_STATISTICS,
         *registry.single(),
@@ -523,32 +490,16 @@ WORDS: Mapping[str, list[str]] = {
         "goodput",
         *(field.name for field in (*fields(Trial), *fields(RunFacts)) if field.name != "stopwatch"),
     ],
-    "baselines.md": ["--suite", "--to", "--reason", "--trials", "--run", "--score"],
-    "containers.md": keys(ContainerSpec),
-    "services-on-clusters.md": [*keys(SlurmPlacement), *keys(ManifestSpec)],
-    "scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
-    "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
-    "export.md": [*EXPORTS, "--output", "--reports", "--as"],
-    "what-if.md": [
-        *("--workers", "--kv-blocks", "--router", "--original", "--timing", "--slo", "--limit", "--format", "--reports", SCHEMA),
-        *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind)),
-        *("base_ms", "per_token_ms", "ranks", "figures"),
-    ],
-    "sweep.md": [
-        *("--concurrency", "--backend", "--trials", "--slo", "--target", "--margin", "--find", "--output", LEVELS, PAGE, PICTURE),
-    ],
-    "optimize.md": [
-        *("--space", "--backend", "--trials", "--time-limit", "--margin", "--concurrency", "--confirmation-trials", "--run", "--seed"),
-        *("--output", "--reports", STUDY_FILE, TRIALS_FILE, CONFIRMED, REFUTED, OPEN),
-    ],
-    "reproduce.md": [
-        "--variant",
-        *("--suite", "--methods", "--concurrency", "--duration", "--window", "--sample-interval", "--dry-run", "--output", "--reports"),
-        *COLUMNS,
-    ],
-    "import.md": [*TOOLS, "--suite", "--reports"],
-    "nat-config.md": ["nat-config", *(f"--{name}" for name in NAT_OPTIONS)],
-    "hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
+    "reference/scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
+    "reference/metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
+    "reference/export.md": [*EXPORTS],
+    "compare/what-if.md": [SCHEMA, *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind))],
+    "compare/sweep.md": [LEVELS, PAGE, PICTURE],
+    "compare/optimize.md": [STUDY_FILE, TRIALS_FILE, CONFIRMED, REFUTED, OPEN],
+    "benchmarks/reproduce.md": [*COLUMNS],
+    "coming-from/import.md": [*TOOLS],
+    "coming-from/nat-config.md": ["nat-config", *(f"--{name}" for name in NAT_OPTIONS)],
+    "reference/hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
 
 
@@ -563,7 +514,7 @@ def test_page_is_complete(name: str) -> None:
 
 def test_promises_have_tests() -> None:
     """Every promise of the page on security names tests, and these tests exist."""
-    promises = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition("## What is promised")[2].partition("\n## ")[0]
+    promises = (ROOT / "docs" / "why/security.md").read_text(encoding="utf-8").partition("## What is promised")[2].partition("\n## ")[0]
     rows = [row for row in promises.splitlines() if row.startswith("| ")][2:]
     named = [re.findall(r"`(tests/[^`]+)::(test_\w+)`", row) for row in rows]
 
@@ -580,7 +531,7 @@ def functions(file: Path) -> set[str]:
 
 def test_domains_are_listed() -> None:
     """The page on suites names every domain of the public data set."""
-    text = (ROOT / "docs" / "suites.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "start/suites.md").read_text(encoding="utf-8")
 
     assert [] == [domain for domain in DOMAINS if domain not in text]
 

@@ -114,7 +114,7 @@ def test_every_variable_is_listed() -> None:
 
 def test_variables_on_pages_are_known() -> None:
     """A variable that a page tells to set is in the file, or known to belong to another program."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "scenarios").glob("*/README.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "scenarios").glob("*/README.md")]
     named = {name for page in pages for pair in ON_A_PAGE.findall(page.read_text(encoding="utf-8")) for name in pair if name}
 
     assert set() == named - {*listed()} - ELSEWHERE

@@ -133,7 +133,7 @@ def test_the_documentation_is_found(newcomer: Newcomer, tmp_path: Path) -> None:
 
     (folder,) = [Path(line.partition(": ")[2]) for line in lines if line.startswith("Documentation")]
     assert folder.is_relative_to(newcomer.home)
-    assert (ROOT / "docs/agents.md").read_text() == (folder / "agents.md").read_text()
+    assert (ROOT / "docs/agents/included-agents.md").read_text() == (folder / "agents/included-agents.md").read_text()
 
 
 def test_an_own_suite(newcomer: Newcomer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages of the code, and explains those that do not say themselves what to do."""
+"""docs/start/troubleshooting.md quotes messages of the code, and explains those that do not say themselves what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest_agentbench
 
 PACKAGE = Path(pytest_agentbench.__file__).parent
-PAGE = (PACKAGE.parent / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+PAGE = (PACKAGE.parent / "docs" / "start/troubleshooting.md").read_text(encoding="utf-8")
 
 #: Errors that end a test, a rollout or a session. ConfigError is not included, because its messages name a file and a valid value.
 ERRORS = frozenset(

@@ -113,7 +113,7 @@ def _backend_table(kind: type[BaseModel]) -> Iterator[str]:
     """Yields the keys of a kind of backend, and a line that it has those of every backend."""
     common = common_keys(kind)
     yield from table_of(kind, without=common)
-    yield f"| {', '.join(f'`{name}`' for name in common)} | | [as for every backend](backends.md#a-server-in-a-file) |"
+    yield f"| {', '.join(f'`{name}`' for name in common)} | | [as for every backend](choose.md#a-server-in-a-file) |"
 
 
 def _preset_table() -> Iterator[str]:
@@ -123,25 +123,38 @@ def _preset_table() -> Iterator[str]:
         yield _row(name, [_default_text(getattr(preset, name)) for preset in PRESETS.values()], field.description or "")
 
 
-#: Page of docs/ -> name -> table of keys.
+#: Page of docs/reference -> name -> table of keys.
 YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {
-    "suites.md": {"suite": [*table_of(SuiteSpec)]},
-    "roles.md": {"role": [*table_of(RoleSpec)], "limits": [*table_of(LimitsSpec)]},
-    "tools.md": {"answers": [*table_of(AnswerSpec)]},
-    "recordings.md": {"recorded": [*_backend_table(RecordedSpec)]},
-    "backends.md": {"url": [*table_of(UrlSpec)], "prices": [*table_of(Prices)], "embedded": [*_backend_table(EmbeddedSpec)]},
-    "hints.md": {"hints": [*table_of(HintsSpec)]},
-    "stacks.md": {"attached": [*table_of(AttachedReadySpec)]},
-    "own-stack.md": {"stack": [*_backend_table(StackKind)], "service": [*table_of(ServiceSpec)], "ready": [*table_of(ReadySpec)]},
-    "containers.md": {"container": [*table_of(ContainerSpec)]},
-    "services-on-clusters.md": {"slurm": [*table_of(SlurmPlacement)], "kubernetes": [*table_of(ManifestSpec)]},
-    "agents.md": {"tool_calling": [*table_of(ToolCalling)], "react": [*table_of(React)]},
-    "terminal-agent.md": {"terminal": [*table_of(Terminal)]},
-    "command-agents.md": {"command": [*table_of(Command)]},
-    "orchestrator.md": {"orchestrator": [*table_of(Orchestrator)]},
-    "judges.md": {"self_evaluating": [*table_of(SelfEvaluating, SelfEvaluatingWithFeedback)]},
-    "thompson-router.md": {"router": [*table_of(RouterConfig)], "constants": [*_preset_table()]},
-    "scale.md": {"ray": [*table_of(RayNodes)], "slurm": [*table_of(SlurmNodes)], "kubernetes": [*table_of(KubernetesNodes)]},
-    "mcp.md": {"mcp": [*table_of(McpTools)]},
-    "optimize.md": {"space": [*table_of(SpaceSpec)], "parameter": [*table_of(ParameterSpec)]},
+    "suite-yaml.md": {
+        "suite": [*table_of(SuiteSpec)],
+        "role": [*table_of(RoleSpec)],
+        "limits": [*table_of(LimitsSpec)],
+        "answers": [*table_of(AnswerSpec)],
+        "mcp": [*table_of(McpTools)],
+    },
+    "agent-options.md": {
+        "tool_calling": [*table_of(ToolCalling)],
+        "react": [*table_of(React)],
+        "terminal": [*table_of(Terminal)],
+        "command": [*table_of(Command)],
+        "orchestrator": [*table_of(Orchestrator)],
+        "self_evaluating": [*table_of(SelfEvaluating, SelfEvaluatingWithFeedback)],
+    },
+    "backend-yaml.md": {
+        "url": [*table_of(UrlSpec)],
+        "prices": [*table_of(Prices)],
+        "embedded": [*_backend_table(EmbeddedSpec)],
+        "recorded": [*_backend_table(RecordedSpec)],
+        "hints": [*table_of(HintsSpec)],
+        "attached": [*table_of(AttachedReadySpec)],
+        "stack": [*_backend_table(StackKind)],
+        "service": [*table_of(ServiceSpec)],
+        "ready": [*table_of(ReadySpec)],
+        "container": [*table_of(ContainerSpec)],
+        "slurm": [*table_of(SlurmPlacement)],
+        "kubernetes": [*table_of(ManifestSpec)],
+    },
+    "router-yaml.md": {"router": [*table_of(RouterConfig)], "constants": [*_preset_table()]},
+    "nodes-yaml.md": {"ray": [*table_of(RayNodes)], "slurm": [*table_of(SlurmNodes)], "kubernetes": [*table_of(KubernetesNodes)]},
+    "space-yaml.md": {"space": [*table_of(SpaceSpec)], "parameter": [*table_of(ParameterSpec)]},
 }

@@ -30,9 +30,9 @@ INTRODUCTION = """# Does `agentbench optimize` find what is there?
 {made}
 
 Each study tries {settings} settings, of which none or one differs from the default ones. Search and confirmation are the code of the
-[command](../docs/optimize.md); only the rollouts are simulated. Each is drawn from six real ones of its scenario, which an embedded engine
-made that errs in a tenth of its answers (`policy: careless`), and is slower or faster by a load that changes gradually (5 %,
-autocorrelation 0.9). The margin is {margin:g}.
+[command](../docs/compare/optimize.md); only the rollouts are simulated. Each is drawn from six real ones of its scenario,
+which an embedded engine made that errs in a tenth of its answers (`policy: careless`), and is slower or faster by a load that changes
+gradually (5 %, autocorrelation 0.9). The margin is {margin:g}.
 
 - **claimed**: studies that call any settings better, with the upper 95 % limit. No settings are, in the first row, and in the third those
   that are faster lose more quality than the margin. Bar: at most {wrong:g} %, and in the first row an upper limit below {limit:g} %.

@@ -18,9 +18,10 @@ INTRODUCTION = """# Do the verdicts hold?
 Nothing here needs a GPU or a model: runs are simulated whose truth is known, so that a verdict can be wrong.
 Each share is of {runs} comparisons (lost rollouts and several rules: a fifth of that; latencies: an eighth; more than two arms: a quarter).
 
-[Two questions](../docs/gates.md#two-questions) are asked of scores, and each has its table. The promise: a verdict is **wrong** in at most
-5 % of runs in every cell that claims it, beyond the error of the simulation itself. Wrong means that the true change is exactly
-the margin. In brackets stands what the gate had before it knew the two questions: imaginary scenarios on both sides, whatever was asked.
+[Two questions](../docs/compare/gates.md#two-questions) are asked of scores, and each has its table. The promise: a verdict is
+**wrong** in at most 5 % of runs in every cell that claims it, beyond the error of the simulation itself. Wrong means that the true
+change is exactly the margin. In brackets stands what the gate had before it knew the two questions: imaginary scenarios on both
+sides, whatever was asked.
 """
 
 OF_SUITE = """## Of suite: this suite against its baseline

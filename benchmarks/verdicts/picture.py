@@ -1,4 +1,4 @@
-"""`python -m benchmarks.verdicts.picture`: draws docs/two-questions.svg, about gate rules `of suite` and `of population`."""
+"""`python -m benchmarks.verdicts.picture`: draws docs/compare/two-questions.svg, about gate rules `of suite` and `of population`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs/two-questions.svg"
+PAGE = Path(__file__).parents[2] / "docs/compare/two-questions.svg"
 SCENARIOS, TRIALS, OTHERS = 7, 3, 60
 WIDTH, HEIGHT = 760, 330
 TITLES = ("of suite: would these do worse again?", "of population: would others like these?")

@@ -37,7 +37,7 @@ TAIL = 600  # Characters of stderr in the reason of a failure
 
 @dataclass(frozen=True)
 class Command:
-    """The agent `command`: runs a program for each scenario. The program writes or prints the answer. Options: docs/command-agents.md."""
+    """The agent `command`: runs a program for each scenario. The program writes or prints the answer. See docs/agents/command-agents.md."""
 
     # A list with the program and its arguments. A program with a `/` is relative to `cwd`; any other is searched in the `PATH`.
     program: Sequence[str]

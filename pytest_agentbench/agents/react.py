@@ -189,7 +189,7 @@ def _history_line(message: Json) -> str:
 
 @dataclass(frozen=True)
 class React:
-    """The agent `react`: calls tools in ReAct text format until the model gives a final answer. Options: docs/agents.md."""
+    """The agent `react`: calls tools in ReAct text format until the model gives a final answer. Options: docs/agents/included-agents.md."""
 
     # The system prompt. It must contain `{tools}` (one line per tool) and `{tool_names}` (names with commas). The default explains the
     # ReAct format.
@@ -202,7 +202,7 @@ class React:
     retry_agent_response_parsing_errors: bool = True  # With `false`, the model may never try again.
     # With `true`, an answer that is still not in ReAct format is an `agent_error`. With `false`, error and text are the final answer.
     raise_on_parsing_failure: bool = True
-    normalize_tool_input_quotes: bool = True  # With `true`, an input that is [almost JSON](agents.md#almost-json) is repaired.
+    normalize_tool_input_quotes: bool = True  # With `true`, an input that is [almost JSON](included-agents.md#almost-json) is repaired.
     include_tool_input_schema_in_tool_description: bool = True  # With `true`, a tool's line contains the JSON schema of its arguments.
     max_history: Annotated[int, whole(0)] = 15  # Largest number of messages from before the question.
     stop: Sequence[str] = ("\nObservation:",)  # Stop sequences of every request; an empty list sends none.

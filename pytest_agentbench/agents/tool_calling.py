@@ -22,7 +22,10 @@ SYSTEM_PROMPT = (
 
 @dataclass(frozen=True)
 class ToolCalling:
-    """The agent `tool_calling`: carries out the model's tool calls, and ends with the first answer without any. Options: docs/agents.md."""
+    """The agent `tool_calling`: carries out the model's tool calls, and ends with the first answer without any.
+
+    Options: docs/reference/agent-options.md.
+    """
 
     # Largest number of the model's answers without repeated requests; after them the status is `limit`.
     max_turns: Annotated[int, whole(1)] = 12

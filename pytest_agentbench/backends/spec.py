@@ -43,10 +43,10 @@ class BackendKeys(ModelSpec):
         description="The model name in requests, which the backend has to list. The default is the first model that it lists.",
     )
     thresholds: dict[str, dict[str, FiniteFloat]] = Field(
-        default={}, description="Suite -> [thresholds](backends.md#thresholds-per-backend) that replace those of the suite on this backend."
+        default={}, description="Suite -> [thresholds](choose.md#thresholds-per-backend) that replace those of the suite on this backend."
     )
     note: str = Field(default="", description="A sentence for every report of a run on this backend.")
-    prices: Prices | None = Field(default=None, description="[What tokens cost](backends.md#prices). Without it, no costs are reported.")
+    prices: Prices | None = Field(default=None, description="[What tokens cost](choose.md#prices). Without it, no costs are reported.")
     roles: RoleSpecs = Field(
         default={}, description="Name -> [role](roles.md#roles-of-a-backend). These go before the roles that suites name."
     )

@@ -35,7 +35,9 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
         if concurrent:
             chosen.notes.append(f"{of.format(concurrent)} overlapped an earlier one of their session; AIPerf sends them after it")
         if changed:
-            chosen.notes.append(f"{of.format(changed)} have a payload that is not exactly what the agent sent, see docs/conversations.md")
+            chosen.notes.append(
+                f"{of.format(changed)} have a payload that is not exactly what the agent sent, see docs/agents/conversations.md"
+            )
 
 
 def _gaps(calls: Sequence[SentCall]) -> Iterator[float]:

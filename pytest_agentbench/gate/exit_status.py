@@ -27,7 +27,7 @@ class Exit(NamedTuple):
     text: str
 
 
-#: Exit status -> its meaning. docs/ci.md explains what to do about each.
+#: Exit status -> its meaning. docs/ci/pipelines.md explains what to do about each.
 EXITS = {
     OK: Exit(PASS, "all well"),
     FAILED: Exit(FAIL, "a test or the gate failed"),

@@ -20,7 +20,7 @@ from pytest_agentbench.stats.decisions import FAIL, Decision
 from pytest_agentbench.stats.paired import against_limit
 from pytest_agentbench.suites.hashes import digest
 
-SCHEMA = "agentbench-trend/2"  # docs/trend.md describes it
+SCHEMA = "agentbench-trend/2"  # docs/compare/trend.md describes it
 RISK = 0.05  # probability that a series without changes shows any step
 SLOWER = 10  # percent that a median must rise to count as a step, because intervals do not include changes of load between runs
 

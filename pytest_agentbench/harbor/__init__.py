@@ -1,6 +1,6 @@
 """An agent and an environment for Harbor, a harness for terminal tasks (the package `harbor`), which imports both by path.
 
-Use `harbor run -a pytest_agentbench.harbor:Agent` and `harbor run -e pytest_agentbench.harbor:Environment`; see docs/harbor.md.
+Use `harbor run -a pytest_agentbench.harbor:Agent` and `harbor run -e pytest_agentbench.harbor:Environment`; see docs/terminal/harbor.md.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _DOWNLOAD = "/.agentbench-download.tar"
 
 
 class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not always installed
-    """The environment for `harbor run -e pytest_agentbench.harbor:Environment`: the sandbox of one trial, as in docs/sandboxes.md."""
+    """The environment for `harbor run -e pytest_agentbench.harbor:Environment`: a trial's sandbox, as in docs/terminal/sandboxes.md."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes Harbor's own arguments. Raises ConfigError if the task needs several containers, or has no image and no Dockerfile."""

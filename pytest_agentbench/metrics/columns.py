@@ -38,7 +38,7 @@ class FrameColumn(Generic[Row]):
 
     name: str  # name; for a duration it ends in the unit: `ttft_ms`
     kind: ColumnKind
-    about: str  # description for docs/export.md, a noun phrase
+    about: str  # description for docs/reference/export.md, a noun phrase
     of: Callable[[Row], Any]  # returns the value of a row; None if there is none, but never for a count or a flag
     unit: str = ""  # unit: ms | s | tokens | ...; empty if there is none
     exported: bool = True  # whether exported files contain the column

@@ -32,7 +32,7 @@ class Metric:
     # object that has one value of the metric: an event (`itl`), a call (`ttft`), a rollout, a session (`rollouts_per_hour`), a suite
     # (`cost`), or a score (`accuracy`)
     level: MetricLevel
-    definition: str  # text in the tables of docs/metrics.md
+    definition: str  # text in the tables of docs/reference/metrics.md
     of_call: Callable[[LLMCall], float | None] | None = None  # value of a call, nanoseconds; for events the largest, which objectives judge
     of_events: Callable[[LLMCall], list[int]] | None = None  # values of the events of a call, nanoseconds
     of_rollout: Callable[[Rollout], float] | None = None  # value of a rollout, nanoseconds

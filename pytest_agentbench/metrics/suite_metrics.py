@@ -130,7 +130,7 @@ def drafts_of(part: Slice) -> DraftsSummary | None:
 class Efficiency:
     """The [efficiency](metrics.md#efficiency) of a suite, over measured rollouts: those that ended as `ok`, `limit` or `agent_error`."""
 
-    currency: str | None  # currency of the backend's [prices](backends.md#prices); null without prices
+    currency: str | None  # currency of the backend's [prices](choose.md#prices); null without prices
     # `tokens_per_rollout` and all other metrics of a suite in the [table](metrics.md#efficiency); null if unknown
     metrics: Mapping[str, float | None] = field(metadata=OPEN)
 

@@ -64,7 +64,7 @@ class _Run:
         for latency in registry.latencies(compared=True):
             spread = performance.latency(latency)
             seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(spread, name, None)) is not None)
-            yield gauge(latency, f"{latency}, as docs/metrics.md defines it.", seconds, unit="seconds")
+            yield gauge(latency, f"{latency}, as docs/reference/metrics.md defines it.", seconds, unit="seconds")
         for name, value in {"calls": performance.calls, **{name: performance.number(name) for name in registry.rates()}}.items():
             yield gauge(name, f"performance.{name} of run.json.", [({}, value)])
         for name in registry.efficiency():

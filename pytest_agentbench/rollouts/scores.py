@@ -72,10 +72,10 @@ async def scored(
 async def _scored_drafts(
     rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], seconds: float | None, sizes: Sizes
 ) -> tuple[Draft, ...]:
-    """Returns the rollout's drafts with their scores. Drafts are attempts of the agent of which it has chosen one (see docs/judges.md).
+    """Returns the rollout's drafts with their scores. Drafts are attempts of the agent, one of which it has chosen.
 
     A scenario with several user messages has labels (expected results) only for all together. A draft answers one of them, so it gets no
-    scores.
+    scores. See docs/agents/judges.md.
     """
     drafts = []
     for draft in rollout.drafts:

@@ -28,7 +28,7 @@ from pytest_agentbench.runs.results import ArmResult, ArmsCompared, Cache, Earli
 
 Redacted = TypeVar("Redacted")
 
-SCHEMA = "agentbench-run/8"  # docs/run-json.md describes it
+SCHEMA = "agentbench-run/8"  # docs/reference/run-json.md describes it
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class BackendUse:
     boot: Boot | None = None  # start of a stack; null for other backends
     restarts: Mapping[str, int] | None = None  # service of a stack -> restarts after it died during the run; null for other backends
     recording: Playback | None = None  # use of a recording; null for other backends, and if its server has died
-    more: Json = field(default_factory=dict, metadata=OPEN)  # the other [keys of backend.yaml](backends.md) that have a value
+    more: Json = field(default_factory=dict, metadata=OPEN)  # the other [keys of backend.yaml](choose.md) that have a value
 
     @property
     def is_recorded(self) -> bool:
@@ -160,7 +160,7 @@ class Interruptions:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Counts of attempts whose calls named their rollout to the backend, in [labels](backends.md#labels-a-stack-that-knows-rollouts)."""
+    """Counts of attempts whose calls named their rollout to the backend, in [labels](choose.md#labels-a-stack-that-knows-rollouts)."""
 
     labelled: int  # attempts whose calls got a label; each label has its own id
     # labelled attempts that the backend has seen, or that had an answered call if it does not report them; reports that arrived when a
@@ -230,7 +230,7 @@ class SessionFacts:
     resume: str | None = None  # command that resumes the run; null if nothing is left to run
     damaged: tuple[str, ...] = ()  # sentences on parts of the journal that could not be read
     losses: tuple[str, ...] = ()  # sentences on [failures at the end of the session](running.md#what-fails-at-the-end), each with its cause
-    # [word for the exit status](ci.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
+    # [word for the exit status](pipelines.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
     # `NO GATE` if [no rule was applied](gates.md#what-counts-as-a-rule); `IMPORTED` for [results of other tools](import.md)
     verdict: str = ""
     # exit status of pytest, which depends on failed tests and the [gate](gates.md#exit-statuses); for a run that was scored again, the

@@ -1,6 +1,6 @@
 """Verifies the work of an agent in a sandbox, and reads the rewards and checks from the verifier's output.
 
-docs/terminal-agent.md describes the rules.
+docs/terminal/terminal-agent.md describes the rules.
 """
 
 from __future__ import annotations

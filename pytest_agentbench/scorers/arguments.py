@@ -1,7 +1,7 @@
 """Compares the arguments of a call with a label. This is the one definition of "the same argument" for all scorers.
 
 A label is an expected call of the data set. It has one of two forms: `{tool, parameters}` with one right value for each argument, or
-`{tool, accepts, optional}` with several. The rules are in `docs/scorers.md`.
+`{tool, accepts, optional}` with several. The rules are in `docs/reference/scorers.md`.
 """
 
 from __future__ import annotations

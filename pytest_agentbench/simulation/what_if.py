@@ -141,7 +141,7 @@ def resistant_line(x: Floats, y: Floats) -> StepLine:
     return StepLine(base, slope)
 
 
-SCHEMA = "agentbench-what-if/1"  # docs/what-if.md describes it
+SCHEMA = "agentbench-what-if/1"  # docs/compare/what-if.md describes it
 
 
 @dataclass(frozen=True)

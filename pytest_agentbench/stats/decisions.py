@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 
 #: The two questions of rules about scores: does this suite score worse (only its trials vary), or would scenarios like its own score
-#: worse (the scenarios vary too)? docs/gates.md explains both.
+#: worse (the scenarios vary too)? docs/compare/gates.md explains both.
 SUITE, POPULATION = QUESTIONS = ("suite", "population")
 
 #: The question of a rule without inference: what did this run measure?

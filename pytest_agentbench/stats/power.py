@@ -186,7 +186,7 @@ class Design:
 
 
 def least_margin(n: int, trials: int, width: float = 1.0) -> float:
-    """Returns the margin below which runs can hardly pass, whatever they measure: 3.7 / (n K) of the range (docs/gates.md)."""
+    """Returns the margin below which runs can hardly pass, whatever they measure: 3.7 / (n K) of the range (docs/compare/gates.md)."""
     return LEAST * width / (n * trials)
 
 

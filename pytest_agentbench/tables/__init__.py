@@ -117,7 +117,7 @@ def places(origin: Origin) -> Iterator[RolloutPlace]:
 
 @dataclass(frozen=True)
 class Frames:
-    """The tables of runs as data frames. Their columns are documented in docs/export.md."""
+    """The tables of runs as data frames. Their columns are documented in docs/reference/export.md."""
 
     calls: DataFrame
     rollouts: DataFrame

@@ -19,7 +19,7 @@ INSTALL = "kind mcp needs the package mcp: pip install 'pytest-agentbench[mcp]'"
 
 @dataclass(frozen=True)
 class McpTools(McpServer):
-    """The `tools` of suite.yaml with `kind: mcp`: all tools of one MCP server. See docs/mcp.md for the keys."""
+    """The `tools` of suite.yaml with `kind: mcp`: all tools of one MCP server. See docs/agents/mcp.md for the keys."""
 
     own_code: ClassVar[bool] = True
 

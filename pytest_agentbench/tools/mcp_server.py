@@ -16,7 +16,7 @@ from pytest_agentbench.lib.options import check_options, number
 
 @dataclass(frozen=True)
 class McpServer:
-    """The settings of one MCP server. See docs/mcp.md for the keys."""
+    """The settings of one MCP server. See docs/agents/mcp.md for the keys."""
 
     # The program of a server that communicates over stdin and stdout, with its arguments. It runs in the suite's folder. A program without
     # a `/` is searched in the folder of the Python that runs pytest, then in your `PATH`.

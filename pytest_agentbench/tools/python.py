@@ -32,7 +32,7 @@ GIVEN = ("scenario", "state")
 
 @dataclass(frozen=True)
 class PythonTools:
-    """The `tools` of suite.yaml with `kind: python`: the public methods of a class in the suite. See docs/tools.md for the keys."""
+    """The `tools` of suite.yaml with `kind: python`: the public methods of a class in the suite. See docs/agents/tools.md for the keys."""
 
     module: str  # The import path of a class, such as `./tools.py:Shop`, whose methods are the tools.
 

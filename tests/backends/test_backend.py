@@ -237,15 +237,15 @@ def test_files_that_stacks_name_exist() -> None:
 
 
 def test_all_are_on_the_page() -> None:
-    """docs/stacks.md lists every shipped backend in its table."""
-    table = (ROOT / "docs" / "stacks.md").read_text().partition("| backend |")[2].partition("\n\n")[0]
+    """docs/backends/stacks.md lists every shipped backend in its table."""
+    table = (ROOT / "docs" / "backends/stacks.md").read_text().partition("| backend |")[2].partition("\n\n")[0]
     listed = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
 
     assert sorted(file.stem for file in SHIPPED) == sorted(listed)
 
 
 def test_environments_are_on_the_page() -> None:
-    """docs/stacks.md lists every environment."""
-    text = (ROOT / "docs" / "stacks.md").read_text()
+    """docs/backends/stacks.md lists every environment."""
+    text = (ROOT / "docs" / "backends/stacks.md").read_text()
 
     assert [] == [name for name in environments() if f"`{name}`" not in text]

@@ -16,7 +16,7 @@ from tests.monitored_session import MONITORING, needs_prometheus, rules
 from tests.project import ROOT
 
 PROGRAM = MONITORING / "start_prometheus.py"
-PAGE = ROOT / "docs" / "monitoring.md"
+PAGE = ROOT / "docs" / "backends/monitoring.md"
 DASHBOARD = MONITORING / "dashboard.json"
 TARGETS = ["engine/0=http://127.0.0.1:9001/metrics", "engine/1=http://127.0.0.1:9002/metrics", "cluster/0=https://host:9003/numbers"]
 

@@ -116,7 +116,7 @@ def test_payloads_that_differ(tmp_path: Path) -> None:
     made, body, reply = asked(0, HI)
     _, notes = exported(kept_run(tmp_path / "run", [(replace(made, request_crc=1), body, reply)]), tmp_path / "out")
 
-    assert ["run: 1 of 1 calls have a payload that is not exactly what the agent sent, see docs/conversations.md"] == notes
+    assert ["run: 1 of 1 calls have a payload that is not exactly what the agent sent, see docs/agents/conversations.md"] == notes
 
 
 def test_a_run_of_another_tool(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Formats that are both exported and imported: the fields of a rollout that are lost or changed are those listed in docs/export.md."""
+"""Formats that are both exported and imported: a rollout's lost or changed fields are those listed in docs/reference/export.md."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def fates(tool: str, folder: Path) -> dict[str, Fate]:
 
 
 def told(tool: str) -> Iterator[tuple[str, Fate]]:
-    """Yields each record with its fields that are lost or changed according to docs/export.md."""
-    text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8").partition("\n## There and back\n")[2].partition("\n## ")[0]
+    """Yields each record with its fields that are lost or changed according to docs/reference/export.md."""
+    text = (ROOT / "docs" / "reference/export.md").read_text(encoding="utf-8").partition("\n## There and back\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     head, _, *body = rows
     places = head.index("each"), head.index(f"`{tool}`")
@@ -153,7 +153,7 @@ def test_no_field_is_left_out() -> None:
 
 @pytest.mark.parametrize("tool", WAYS)
 def test_lost_and_changed_fields_are_documented(tmp_path: Path, tool: str) -> None:
-    """docs/export.md lists exactly the fields that are lost or changed by an export and import."""
+    """docs/reference/export.md lists exactly the fields that are lost or changed by an export and import."""
     measured = fates(tool, tmp_path)
     page = dict(told(tool))
 

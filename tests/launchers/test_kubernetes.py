@@ -193,9 +193,9 @@ def test_what_the_user_is_told(api_server: KubernetesServer, relay: Relay, tmp_p
 def test_a_session_in_a_pod(api_server: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `controller: service`, a Service leads to the session's own pod, and its name is the address that node workers get.
 
-    The rights in docs/scale.md are enough for all of it.
+    The rights in docs/machines/scale.md are enough for all of it.
     """
-    (role,) = re.findall(r"# role\.yaml\n(.*?)```", (ROOT / "docs" / "scale.md").read_text(), re.DOTALL)
+    (role,) = re.findall(r"# role\.yaml\n(.*?)```", (ROOT / "docs" / "machines/scale.md").read_text(), re.DOTALL)
     api_server.permit("session", yaml.safe_load(role)["rules"])
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("POD_NAME", "controller")

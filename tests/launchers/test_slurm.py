@@ -34,7 +34,7 @@ ROLLOUTS = 24
 SLURM = ("--agentbench-nodes=slurm", "--agentbench-nodes-listen=127.0.0.1")
 SHOP = ("--agentbench-concurrency=6", "--agentbench-retries=0", "-p", "no:cacheprovider", "scenarios/shop")
 WORKER = "agentbench worker --join"
-SCALE = ROOT / "docs" / "scale.md"
+SCALE = ROOT / "docs" / "machines/scale.md"
 TERMS = WorkerTerms("20261127-101500", "gpu-1:7100", "127.0.0.1:7100", "secret", Path("/r/nodes.token"), (), 10, Path("/r/a b%/nodes"))
 
 
@@ -307,7 +307,7 @@ def test_in_an_allocation(project: Project, slurm: SlurmCluster, shopped: dict[s
 
 @pytest.mark.slow
 def test_the_recipe(project: Project, slurm: SlurmCluster, slowly: dict[str, Any]) -> None:
-    """The script of docs/scale.md runs a session and its node workers in one job. If Slurm requeues the job, the run is resumed."""
+    """The script of docs/machines/scale.md runs a session and its node workers in one job. A requeued job resumes the run."""
     script = next(each for each in SCALE.read_text(encoding="utf-8").split("```bash\n") if "SLURM_JOB_ID" in each).partition("```")[0]
     for old, new in {
         "--nodes=4": "--nodes=3",

@@ -8,7 +8,7 @@ from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
 
 
 def test_usual_sizes() -> None:
-    """The sizes of a session without options are those in docs/options.md."""
+    """The sizes of a session without options are those in docs/reference/options.md."""
     assert Sizes(answer=1_048_576, tool_result=1_048_576, reason=65_536, record=16_777_216) == USUAL
 
 

@@ -1,4 +1,4 @@
-"""docs/toolkit-walkthrough.md on the real Dynamo: all its commands that need neither a GPU nor the network, in a new project."""
+"""docs/coming-from/toolkit-walkthrough.md on the real Dynamo: its commands that need neither a GPU nor the network, in a new project."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def test_the_walkthrough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     without_waits(project / "backends" / "embedded.yaml")
 
     with own_folder(monkeypatch):
-        Reader(project, tmp_path / "site", "", has="the environment `dynamo`").work_through(ROOT / "docs" / "toolkit-walkthrough.md")
+        Reader(project, tmp_path / "site", "", has="the environment `dynamo`").work_through(
+            ROOT / "docs" / "coming-from/toolkit-walkthrough.md"
+        )
 
     assert (project / "levels" / "benchmark_results.csv").is_file()
     assert [*(project / "outputs").glob("dynamo_evals/*/jobs/job_*/tool_selection_quality_output.json")]

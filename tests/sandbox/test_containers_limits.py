@@ -73,7 +73,9 @@ async def test_isolation_from_the_host(engine: Any, opened: Open, monkeypatch: p
     assert ([], False) == (container.attrs["Mounts"], container.attrs["HostConfig"]["Privileged"])
     assert "NoNewPrivs:\t1" in privileges.output
     capabilities = int(privileges.output.split("CapBnd:")[1].split()[0], 16)
-    assert [0, 1, 3, 4, 5, 6, 7, 10, 18] == [bit for bit in range(64) if capabilities >> bit & 1]  # the capabilities in docs/sandboxes.md
+    assert [0, 1, 3, 4, 5, 6, 7, 10, 18] == [
+        bit for bit in range(64) if capabilities >> bit & 1
+    ]  # the capabilities in docs/terminal/sandboxes.md
     assert "sandbox\n" == name.output
 
 

@@ -92,7 +92,7 @@ def test_every_kind_is_described() -> None:
     """The documentation describes each kind in the same words."""
     from tests.test_docs import ROOT
 
-    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
 
     assert [] == [kind for kind, text in KINDS.items() if f"| `{kind}` | {text} |" not in page]
 

@@ -1,4 +1,4 @@
-"""Finds the differing fields of two answers, and reads those that docs/stream-upgrade.md lists."""
+"""Finds the differing fields of two answers, and reads those that docs/backends/stream-upgrade.md lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.records import Json
 
-PAGE = Path(__file__).parents[2] / "docs" / "stream-upgrade.md"
+PAGE = Path(__file__).parents[2] / "docs" / "backends/stream-upgrade.md"
 
 #: Fields whose values change with every request. Only their presence, their type and whether they are empty are compared.
 EACH_TIME_ANOTHER = frozenset(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pytest_agentbench.records import Json
 from tests.servers.script import SAYINGS
 
-#: The names of the APIs in docs/stream-upgrade.md, and their paths.
+#: The names of the APIs in docs/backends/stream-upgrade.md, and their paths.
 ROUTES = {"Chat Completions": "/chat/completions", "Completions": "/completions", "Responses": "/responses", "Messages": "/messages"}
 
 PARAMETERS: Json = {

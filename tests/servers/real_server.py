@@ -31,7 +31,7 @@ Command = list[str | Path]
 class Server(NamedTuple):
     """A server of the model `tiny`."""
 
-    name: str  # its name in docs/stream-upgrade.md, with the version
+    name: str  # its name in docs/backends/stream-upgrade.md, with the version
     url: str  # with /v1
     log: Path = Path()  # log of its router
 

@@ -1,4 +1,4 @@
-"""A request that the tap sends as a stream gets the same answer as without streaming, except for the fields in docs/stream-upgrade.md."""
+"""A request that the tap sends as a stream gets the answer of a whole one, except for the fields in docs/backends/stream-upgrade.md."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ENDPOINT = Endpoint("http://127.0.0.1:8000/v1", "m", "lab")
 
 
 class LabMachine(Backend):
-    """A backend from a hook: it has the members that docs/hooks.md requires, and no arms."""
+    """A backend from a hook: it has the members that docs/reference/hooks.md requires, and no arms."""
 
     def __init__(self) -> None:
         self.name, self.note = "lab", ""

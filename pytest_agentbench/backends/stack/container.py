@@ -152,7 +152,7 @@ class Container:
     def _warn_if_rootless(self) -> None:
         if any("rootless" in option for option in self._engine.info().get("SecurityOptions") or ()):
             self._on_progress(
-                f"{self.name}: Docker runs rootless here, and its host network is often not this machine's; see docs/containers.md"
+                f"{self.name}: Docker runs rootless here, and its host network is often not this machine's; see docs/backends/containers.md"
             )
 
     def _read_log(self) -> None:

@@ -1,6 +1,6 @@
 """The keys of the NeMo Agent Toolkit's configurations: what each becomes here, or why it is not carried over.
 
-KEYS is the only list of them. The conversion takes its reasons from it, and the table in docs/nat-config.md is made from it.
+KEYS is the only list of them. The conversion takes its reasons from it, and the table in docs/coming-from/nat-config.md is made from it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ AGENTS_KEY = "keys are not written to files; write the name of an environment va
 JUDGES_KEY = "keys are not written to files; `judge.api_key` of suite.yaml is the name of an environment variable"
 HINTS_OFF = "hints are off without `enable_nvext_hints: true`"
 JUDGES_REQUESTS = "requests to the judge have the temperature 0.0, and no other parameters"
-AGENT_LEADERBOARD = "entries are read by the keys of the data format agent-leaderboard (docs/suites.md)"
+AGENT_LEADERBOARD = "entries are read by the keys of the data format agent-leaderboard (docs/start/suites.md)"
 OWN_DIRECTORY = "each session writes a directory of its own in `reports`; `--agentbench-reports` names another place"
 ONE_SCORE = "a suite has each score once, and a question of `--input` has no labels"
-EVALUATOR = "agentbench has no such scorer; docs/scorers.md lists those that there are"
+EVALUATOR = "agentbench has no such scorer; docs/reference/scorers.md lists those that there are"
 
 #: Name of a part of a configuration that has more than one form -> its title in the documentation. The others are called by `_type`.
 TITLES: Mapping[str, str] = {

@@ -1,6 +1,6 @@
 """Reads the Berkeley Function Calling Leaderboard from the files of the package `bfcl-eval`, without importing its code.
 
-Ids, tool names and texts are not changed. Schemas become JSON schemas, and possible answers become labels; see `docs/bfcl.md`.
+Ids, tool names and texts are not changed. Schemas become JSON schemas, and possible answers become labels; see `docs/benchmarks/bfcl.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads Harbor tasks: a folder of task directories, each with task.toml, instruction.md, environment/, tests/ and solution/.
 
-The package `harbor` is not imported. docs/suites.md lists the supported features; a task that needs another one is skipped.
+The package `harbor` is not imported. docs/start/suites.md lists the supported features; a task that needs another one is skipped.
 """
 
 from __future__ import annotations
