@@ -58,7 +58,7 @@ class Api(QuietHandler):
             self.end_headers()
         elif place == "/repos/shop/agents/actions/artifacts":
             every = [each for each in self.github.artefacts if each["name"] == query["name"][0]]
-            address = f"http://127.0.0.1:{self.server.server_port}/artifacts"
+            address = f"http://{self.headers['Host']}/artifacts"
             self._json({"artifacts": [{**each, "archive_download_url": f"{address}/{each['id']}/zip"} for each in every]})
         else:
             assert place == "/repos/shop/agents/issues/7/comments"
@@ -92,9 +92,10 @@ def api(github: GitHub) -> ThreadingHTTPServer:
 
 @dataclass
 class Job:
-    """A job that uses a composite action. `run` returns whether it succeeded."""
+    """A job that uses a composite action. `run` returns whether it succeeded. `runner` is a folder for the files of the runner."""
 
     workspace: Path
+    runner: Path
     address: str
     event: dict[str, Any]
     action: Path = ROOT / "action.yml"
@@ -106,7 +107,7 @@ class Job:
     @property
     def variables(self) -> dict[str, str]:
         """Variables of the runner. Those of the machine on which the tests run are removed."""
-        event = self.workspace.parent / "event.json"
+        event = self.runner / "event.json"
         event.write_text(json.dumps(self.event))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "GITLAB_", "PYTEST_"))}
         return kept | {
@@ -116,7 +117,7 @@ class Job:
             "GITHUB_EVENT_PATH": str(event),
             "GITHUB_REPOSITORY": "shop/agents",
             "GITHUB_WORKSPACE": str(self.workspace),
-            "RUNNER_TEMP": str(self.workspace.parent / "temp"),
+            "RUNNER_TEMP": str(self.runner),
             "no_proxy": "127.0.0.1",
         }
 
@@ -160,14 +161,14 @@ class Job:
         return text
 
     def _step(self, step: Mapping[str, Any], outputs: dict[str, str]) -> bool:
-        files = {name: self.workspace.parent / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+        files = {name: self.runner / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
         for file in files.values():
             file.write_text("")
         given = {name: self.text(value) for name, value in step.get("env", {}).items()}
         variables = {**self.variables, **{name: str(file) for name, file in files.items()}, **given}
         assert "${{" not in step["run"]
         assert "bash" == step["shell"]
-        script = self.workspace.parent / "step.sh"
+        script = self.runner / "step.sh"
         script.write_text(step["run"])
         done = subprocess.run(
             [*BASH, script], cwd=self.workspace, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -44,14 +44,24 @@ def shop(project: Project) -> Project:
     return project
 
 
-def job(project: Project, address: str, event: dict[str, Any]) -> Job:
-    (project.root.parent / "temp").mkdir(exist_ok=True)
-    return Job(project.root, address, event)
+class Jobs:
+    """Makes jobs with the checkout of a project."""
+
+    def __init__(self, project: Project, runner: Path, address: str) -> None:
+        self.project, self.runner, self.address = project, runner, address
+
+    def __call__(self, event: dict[str, Any], action: Path = ROOT / "action.yml") -> Job:
+        return Job(self.project.root, self.runner, self.address, event, action)
 
 
-def test_pass(shop: Project, github: GitHub, address: str) -> None:
+@pytest.fixture
+def jobs(shop: Project, tmp_path: Path, address: str) -> Jobs:
+    return Jobs(shop, tmp_path, address)
+
+
+def test_pass(jobs: Jobs, shop: Project, github: GitHub) -> None:
     """A run that passes has outputs, a summary, an artefact and a comment on the pull request. The token is in no file of the run."""
-    trial = job(shop, address, PULL_REQUEST)
+    trial = jobs(PULL_REQUEST)
 
     assert trial.run(suites="scenarios/shop", backend="embedded", install="none", artifact="shop"), trial.printed
     assert {"verdict": "PASS", "exit-status": "0", "run-directory": str(shop.directory)} == trial.outputs
@@ -66,15 +76,15 @@ def test_pass(shop: Project, github: GitHub, address: str) -> None:
 
 
 @pytest.mark.slow
-def test_fail(shop: Project, github: GitHub, address: str) -> None:
+def test_fail(jobs: Jobs, shop: Project, github: GitHub) -> None:
     """A pull request is compared with the artefact of the default branch. A regression fails the job, and replaces the comment."""
-    main = job(shop, address, MAIN)
+    main = jobs(MAIN)
     assert main.run(install="none", gate=RULE, baseline="agentbench"), main.printed
     assert "::warning title=agentbench::no baseline: agentbench is neither a path nor an artefact of a passed run on main" in main.printed
     assert 120 == len(github.bodies)
     github.keep("agentbench", main.uploads["agentbench"])
 
-    same, worse = (job(shop, address, PULL_REQUEST) for _ in range(2))
+    same, worse = (jobs(PULL_REQUEST) for _ in range(2))
     assert same.run(install="none", gate=RULE, baseline="agentbench"), same.printed
     shop.backend([{"text": "I cannot help."}])
     assert not worse.run(install="none", gate=RULE, baseline="agentbench")
@@ -88,9 +98,9 @@ def test_fail(shop: Project, github: GitHub, address: str) -> None:
     assert "FAIL" in github.bodies[-1].splitlines()[1]
 
 
-def test_a_usage_error(shop: Project, github: GitHub, address: str) -> None:
+def test_a_usage_error(jobs: Jobs, shop: Project, github: GitHub) -> None:
     """Without a run there is a verdict, and no comment. Inputs are arguments of pytest, and no commands of a shell."""
-    trial = job(shop, address, PULL_REQUEST)
+    trial = jobs(PULL_REQUEST)
 
     assert not trial.run(install="none", suites="$(touch$IFS/a) `b`", args="'; touch c; #' --agentbench-trials=none")
     assert {"verdict": "USAGE ERROR", "exit-status": "4", "run-directory": ""} == trial.outputs
@@ -98,12 +108,12 @@ def test_a_usage_error(shop: Project, github: GitHub, address: str) -> None:
     assert not (shop.root / "c").exists()
 
 
-def test_a_token_of_a_fork(shop: Project, github: GitHub, address: str) -> None:
+def test_a_token_of_a_fork(jobs: Jobs, shop: Project, github: GitHub) -> None:
     """A token that may not write a comment changes no result: the second action, for another job, prints a warning."""
     github.may_comment = False
     (shop.root / "reports" / "20260101-000000").mkdir(parents=True)
     (shop.root / "reports" / "20260101-000000" / "comment.md").write_text("<!-- agentbench: shop on embedded -->\ntext")
-    trial = Job(shop.root, address, PULL_REQUEST, STEPS.parent / "comment" / "action.yml")
+    trial = jobs(PULL_REQUEST, STEPS.parent / "comment" / "action.yml")
 
     assert trial.run(), trial.printed
     assert "::warning title=agentbench::no comment: the token may not write one." in trial.printed
@@ -120,7 +130,7 @@ def archive_of(name: str, status: int) -> bytes:
     return content.getvalue()
 
 
-def test_artefacts_that_are_a_baseline(shop: Project, github: GitHub, address: str) -> None:
+def test_artefacts_that_are_a_baseline(jobs: Jobs, shop: Project, github: GitHub) -> None:
     """The baseline is the newest artefact of a passed run on the default branch. That of a fork with a branch of this name is not."""
     github.keep("shop", archive_of("20260101-000000", 0))
     github.keep("shop", archive_of("20260102-000000", 0))
@@ -129,34 +139,21 @@ def test_artefacts_that_are_a_baseline(shop: Project, github: GitHub, address: s
     github.keep("shop", archive_of("20260105-000000", 0), branch="feature")
     github.keep("shop", archive_of("20260106-000000", 0), expired=True)
     github.keep("bank", archive_of("20260107-000000", 0))
-    trial = job(shop, address, PULL_REQUEST)
-    results = shop.root.parent / "outputs"
+    trial = jobs(PULL_REQUEST)
+    results = jobs.runner / "outputs"
     variables = {**trial.variables, "BASELINE": "shop", "TOKEN": TOKEN, "GITHUB_OUTPUT": str(results)}
     subprocess.run([sys.executable, STEPS, "baseline"], env=variables, cwd=shop.root, check=True)
     subprocess.run([sys.executable, STEPS, "baseline"], env={**variables, "BASELINE": "scenarios"}, cwd=shop.root, check=True)
 
-    found = shop.root.parent / "temp" / "agentbench-baseline" / "2" / "reports" / "20260102-000000"
+    found = jobs.runner / "agentbench-baseline" / "2" / "reports" / "20260102-000000"
     assert f"path={found}\npath=scenarios\n" == results.read_text()
 
 
-FLAKY = """
-import pathlib
-from pytest_agentbench import InfraError
-
-async def run(scenario, llm):
-    if not pathlib.Path("repaired").exists():
-        raise InfraError("the network is down")
-    await llm.chat(scenario.messages)
-"""
-
-
 @pytest.mark.slow
-def test_not_measured(shop: Project, address: str) -> None:
+def test_not_measured(jobs: Jobs, shop: Project) -> None:
     """A run that could not measure is resumed once, and the second session decides."""
-    shop.suite(agent={"kind": "./agent.py:run"}, thresholds={}, test="def test_answer(rollout):\n    assert rollout.status == 'ok'\n")
-    shop.write("scenarios/shop/agent.py", FLAKY)
-    shop.write("conftest.py", "def pytest_unconfigure():\n    open('repaired', 'w').close()\n")
-    trial = job(shop, address, MAIN)
+    shop.broken_once()
+    trial = jobs(MAIN)
 
     assert trial.run(install="none", args="--agentbench-retries=0"), trial.printed
     assert ("NO GATE", "0") == (trial.outputs["verdict"], trial.outputs["exit-status"])
@@ -173,16 +170,16 @@ async def run(scenario, llm):
 
 
 @pytest.mark.slow
-def test_a_cancelled_job(shop: Project, address: str) -> None:
+def test_a_cancelled_job(jobs: Jobs, shop: Project) -> None:
     """The signal of a cancelled job reaches pytest, which writes its reports, and the outputs are set."""
     shop.suite(agent={"kind": "./agent.py:run"})
     started = shop.root / "started"
     os.mkfifo(started)
     shop.write("scenarios/shop/agent.py", WAITING)
-    results = shop.root.parent / "outputs"
+    results = jobs.runner / "outputs"
     inputs = {"SUITES": "scenarios", "GATE": "", "ARGS": "--agentbench-concurrency=1", "GITHUB_OUTPUT": str(results)}
     script = f"exec {sys.executable} {STEPS} run"
-    with subprocess.Popen([*BASH, "-c", script], env={**job(shop, address, MAIN).variables, **inputs}, cwd=shop.root) as step:
+    with subprocess.Popen([*BASH, "-c", script], env={**jobs(MAIN).variables, **inputs}, cwd=shop.root) as step:
         assert "yes" == started.read_text()
         step.send_signal(signal.SIGINT)
         assert 2 == step.wait(120)
@@ -207,7 +204,7 @@ def test_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, in
     python.write_text(PYTHON)
     python.chmod(0o755)
     monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
-    trial = Job(tmp_path / "work", "", MAIN)
+    trial = Job(tmp_path / "work", tmp_path, "", MAIN)
 
     trial.run(install=given)
 
