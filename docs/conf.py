@@ -15,6 +15,9 @@ from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parent
 PROJECT = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+#: The folder of mermaid.min.js, which `make docs` gets from npm. Without it, the site shows the text of diagrams.
+MERMAID = DOCS.parent / "build" / "mermaid"
+
 SOURCE = str(PROJECT["urls"]["Source"])
 
 project = "pytest-agentbench"
@@ -29,7 +32,7 @@ myst_fence_as_directive = ["mermaid"]
 html_theme = "furo"
 html_title = f"pytest-agentbench {release}"
 templates_path = ["_templates"]
-html_static_path = ["_static", "../build/mermaid"]  # `make docs` gets Mermaid from npm
+html_static_path = ["_static", *([str(MERMAID)] if MERMAID.exists() else [])]
 html_css_files = ["site.css"]
 html_js_files = ["versions.js"]
 html_copy_source = False
@@ -72,7 +75,7 @@ def source_links(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def draw_diagrams(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Loads Mermaid on pages with a diagram only, because it has 3 MB."""
-    if 'class="mermaid"' in context.get("body", ""):
+    if MERMAID.exists() and 'class="mermaid"' in context.get("body", ""):
         app.add_js_file("mermaid.min.js")
 
 

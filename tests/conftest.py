@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
 import pytest
@@ -101,3 +102,18 @@ def slurm(slurm_nodes: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterato
         monkeypatch.setenv(name, slurm_nodes.environment[name])
     yield slurm_nodes
     slurm_nodes.clear()
+
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A real browser."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="NOT TESTED in a browser: pip install playwright")
+    if not CHROMIUM.exists():
+        pytest.skip("NOT TESTED in a browser: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield browser
+        browser.close()

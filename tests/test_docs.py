@@ -338,7 +338,7 @@ def reader(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Read
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_snippets(reader: Reader, page: Path) -> None:
     """Every snippet of a page works, in the order of the page."""
     reader.work_through(page)
@@ -370,7 +370,7 @@ TAKEN = [(each, command) for each, command, _ in NOT_RUN if command.startswith((
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", sorted({each.page for each, _ in TAKEN}), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted({each.page for each, _ in TAKEN}), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_that_are_not_run_are_valid(reader: Reader, page: Path) -> None:
     """A pytest command collects tests, and the arguments of an agentbench command can be parsed, in a project that has all suites."""
     for suite in ("bfcl", "hle", "openthoughts", "sessions"):
@@ -426,7 +426,7 @@ def test_python_is_typed(tmp_path: Path) -> None:
         *sorted((ROOT / "scenarios").glob("*/README.md")),
         *(ROOT / "reports" / name for name in ("README.md", "baselines/README.md", "example/banking/report.md")),
     ],
-    ids=lambda page: page.name,
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_links(page: Path) -> None:
     """Links within the documentation lead to an existing file and, if they have an anchor, to a heading."""
@@ -437,13 +437,14 @@ def test_links(page: Path) -> None:
 
 
 def test_pages_that_code_names_exist() -> None:
-    """Each page of the documentation that code mentions exists."""
+    """Each page of the documentation that code mentions exists, and has the heading that is named with it."""
     code = [file for folder in ("pytest_agentbench", "tests", "scenarios", "backends") for file in (ROOT / folder).rglob("*")]
     files = [file for file in code if file.suffix in {".py", ".yaml"} and "shipped" not in file.parts]
-    named = {(page, file.name) for file in files for page in re.findall(r"(?<!/)\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8"))}
+    name = re.compile(r"(?<!/)\bdocs/[\w/-]+\.md\b(?:#[\w-]+)?")
+    named = {(page, file.name) for file in files for page in name.findall(file.read_text(encoding="utf-8"))}
 
     assert ("docs/terminal/terminal-agent.md", "verifier.py") in named
-    assert [] == sorted(each for each in named if not (ROOT / each[0]).exists())
+    assert [] == sorted(each for each in named if not leads_somewhere(ROOT / "README.md", each[0]))
 
 
 def leads_somewhere(page: Path, link: str) -> bool:

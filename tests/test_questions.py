@@ -81,11 +81,11 @@ def table(commit: str) -> str:
         return done.stdout
 
     then, now = clicks("README.md", old), clicks("docs/index.md", read)
-    rows = [
-        f"| {asked['question']} | {old_page or 'none'} | {then.get(old_page, '-')} | {asked['page']} | {now.get('docs/' + asked['page'], '-')} |"
-        for asked in QUESTIONS
-        for old_page in [asked["before"]]
-    ]
+    rows = []
+    for asked in QUESTIONS:
+        before, page = asked["before"], asked["page"]
+        cells = (asked["question"], before or "none", then.get(before, "-"), page, now.get(f"docs/{page}", "-"))
+        rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(["| question | page before | clicks | page | clicks |", "|---|---|---|---|---|", *rows])
 
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.reports.comparison_phrases import IN_TIME_ORDER
 from pytest_agentbench.reports.trend import PAGE, write
 from tests.gate.test_trend import history, night
-from tests.reports.page.conftest import chromium, opened  # noqa: F401 - fixtures
+from tests.reports.page.conftest import opened  # noqa: F401 - a fixture
 from tests.reports.page.test_page import CONTRAST
 
 pytestmark = pytest.mark.slow

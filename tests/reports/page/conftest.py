@@ -1,4 +1,4 @@
-"""Fixtures: a real browser for all tests of the page, and runs with any texts."""
+"""Fixtures: pages in a real browser, and runs with any texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score, ToolCall
 
-CHROMIUM = Path("/usr/bin/chromium")
 BEGAN = 1_000_000_000_000  # nanoseconds
 
 
@@ -39,17 +38,6 @@ def rollout(scenario: str = "shop-1", score: float = 1.0, **changes: Any) -> Rol
         **changes,
     }
     return Rollout(suite="shop", scenario=scenario, variant="default", trial=1, **{"status": "ok", **facts})
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="NOT TESTED in a browser: pip install playwright")
-    if not CHROMIUM.exists():
-        pytest.skip("NOT TESTED in a browser: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
