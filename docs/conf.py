@@ -67,7 +67,7 @@ def source_links(app: Sphinx, docname: str, source: list[str]) -> None:
 
     def link(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(folder, match[1]))
-        outside = not target.startswith("docs/") or not target.endswith((".md", ".png", ".svg"))
+        outside = not target.startswith("docs/") or not target.partition("#")[0].endswith((".md", ".png", ".svg"))
         return f"]({SOURCE}/blob/main/{target})" if outside else match[0]
 
     source[0] = re.sub(r"\]\((?![a-z]+:|#)([^)\s]+)\)", link, source[0])

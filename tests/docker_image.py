@@ -24,6 +24,9 @@ from tests.web import QuietHandler, serving
 ROOT = Path(__file__).parents[1]
 BASE = "pytest-agentbench/python"
 
+#: Values of build arguments, which the image has as labels.
+VERSION, REVISION = "1.2.3", "0123456789abcdef"
+
 
 class Docker:
     """The command `docker`, for an engine that has BASE."""
@@ -45,12 +48,14 @@ class Docker:
         """Runs a command in the image. Options of `docker run` may stand before it. Returns its output."""
         return self("run", "--rm", "--network", "none", *words)
 
-    def build(self, image: str, program: str = "docker", *, buildkit: bool = False) -> subprocess.CompletedProcess[str]:
-        """Builds the image of this checkout. With the network of this machine, because only this one has the package index."""
-        arguments = {"BASE": f"{BASE}:{self.tag}", "PIP_INDEX_URL": self._index}
+    def build(
+        self, image: str, program: str = "docker", *, buildkit: bool = False, context: Path = ROOT
+    ) -> subprocess.CompletedProcess[str]:
+        """Builds the image of a checkout. With the network of this machine, because only this one has the package index."""
+        arguments = {"BASE": f"{BASE}:{self.tag}", "PIP_INDEX_URL": self._index, "VERSION": VERSION, "REVISION": REVISION}
         words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         environment = {**os.environ, "DOCKER_BUILDKIT": str(int(buildkit)), "DOCKER_HOST": self._url}
-        command = [program, "build", "--network", "host", *words, "--tag", image, str(ROOT)]
+        command = [program, "build", "--network", "host", *words, "--tag", image, str(context)]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
 
 
@@ -84,9 +89,10 @@ def _remove(client: Any, tag: str) -> None:
 
 @contextmanager
 def _index(folder: Path) -> Iterator[str]:
-    """Serves the wheels that our package and its build need. Yields the URL for pip."""
+    """Serves the wheels that our package and the build of the image need. Yields the URL for pip."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    tools = re.findall(r"pip install --no-cache-dir (\S+==\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"], *tools]
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(folder), *needed]  # It has a cache.
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert 0 == done.returncode, done.stderr[-3000:]

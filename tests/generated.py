@@ -1,7 +1,8 @@
 """Generates the tables of the documentation, and the Grafana dashboard in backends/monitoring from its panels.
 
 The tables of result files come from the records, those of metrics from the registry, those of exports from the columns, those of YAMLs
-from the models, and those of docs/coming-from/nat-config.md from the conversion. `python -m tests.generated` writes all of them.
+from the models, those of shipped backends and environments from their files, and those of docs/coming-from/nat-config.md from the
+conversion. `python -m tests.generated` writes all of them.
 
 Texts in the code link a page by its name alone, such as `[roles](roles.md#limits)`. The generated tables contain the path instead.
 """
@@ -23,6 +24,7 @@ from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record,
 from pytest_agentbench.tables import COLUMNS
 from tests.grafana_dashboard import dashboard_text
 from tests.nat_configs import table_of_keys, table_of_nine
+from tests.stack_tables import backend_table, environment_table
 from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +33,7 @@ METRICS = ROOT / "docs" / "reference/metrics.md"
 EXPORT = ROOT / "docs" / "reference/export.md"
 TREND = ROOT / "docs" / "compare/trend.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
+STACKS, PREPARE = (ROOT / "docs" / "backends" / name for name in ("stacks.md", "prepare.md"))
 NAT_CONFIG = ROOT / "docs" / "coming-from/nat-config.md"
 
 
@@ -118,6 +121,8 @@ def generated() -> dict[Path, str]:
         TREND: {"trend": tables_of("trend")},
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
+        STACKS: {"backends": backend_table()},
+        PREPARE: {"environments": environment_table()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
         **{ROOT / "docs" / "reference" / name: tables for name, tables in YAML_TABLES.items()},
     }

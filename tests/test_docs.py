@@ -422,7 +422,7 @@ def test_python_is_typed(tmp_path: Path) -> None:
     "page",
     [
         *PAGES,
-        *(ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"),
+        *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")),
         *sorted((ROOT / "scenarios").glob("*/README.md")),
         *(ROOT / "reports" / name for name in ("README.md", "baselines/README.md", "example/banking/report.md")),
     ],
@@ -480,7 +480,7 @@ WORDS: Mapping[str, list[str]] = {
     "reference/suite-yaml.md": [*keys(SuiteSpec), *keys(DatasetSpec, "dataset.")],
     "reference/agent-options.md": [f"truncation_retry.{field.name}" for field in fields(TruncationRetry)],
     "terminal/terminal-agent.md": ["config", "oracle", "nothing", API_BASE, *WITHOUT_USE, *OPTIONS_OF_CONFIG],
-    "backends/choose.md": [*(name for name in keys(ScriptEntry) if name != "match"), *keys(Match, "match.")],
+    "backends/built-in-engine.md": [*(name for name in keys(ScriptEntry) if name != "match"), *keys(Match, "match.")],
     "agents/tools.md": [*TOOL_KINDS],
     "agents/roles.md": [*(field.name for field in fields(RoleUse))],
     "compare/gates.md": [

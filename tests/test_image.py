@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.docker_image import Docker, docker_command
+from tests.docker_image import REVISION, VERSION, Docker, docker_command
 from tests.dockerd import NoEngine
 from tests.node_workers import NodeWorker, free_port, token_of
 from tests.project import ROOT, Project
@@ -39,6 +39,8 @@ async def run(scenario, llm, tools):
 """
 
 ROLLOUTS = 20
+
+SOURCE = "https://github.com/pytest-agentbench/pytest-agentbench"
 
 
 @pytest.fixture(scope="module")
@@ -124,15 +126,53 @@ def test_contents(docker: Docker, image: str) -> None:
     assert f"agentbench {version}\n" == docker.run(image, "agentbench", "--version")
     assert docker.run(image).startswith("usage: agentbench")
     assert ("10001:10001", "/work") == (settings["User"], settings["WorkingDir"])
-    assert "pytest-agentbench" == settings["Labels"]["org.opencontainers.image.title"]
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in settings["Labels"].items()}
+    assert ("pytest-agentbench", "Apache-2.0") == (labels["title"], labels["licenses"])
+    assert (SOURCE, VERSION, REVISION) == (labels["source"], labels["version"], labels["revision"])
+    assert labels["description"]
     assert "10001\n" == docker.run(image, "sh", "-c", "touch new && id -u")
     assert "" == docker.run(image, "sh", "-c", "ls -d /source /root/.cache /tmp/* /home/agentbench/.[a-z]* 2>/dev/null || true")
     assert not [variable for variable in settings["Env"] if variable.startswith("PIP_")]
     assert "127.0.0.1" not in docker("history", "--no-trunc", image)
 
 
+def test_the_list_of_packages(docker: Docker, image: str) -> None:
+    """The image has a list of its Python packages (SBOM) in the format CycloneDX: each with its version, ours as the main one."""
+    listed = json.loads(docker.run(image, "cat", "/opt/agentbench/sbom.cdx.json"))
+    installed = json.loads(docker.run(image, "/opt/agentbench/bin/pip", "list", "--format", "json"))
+
+    assert "CycloneDX" == listed["bomFormat"]
+    assert "pytest-agentbench" == listed["metadata"]["component"]["name"]
+    named = {re.sub(r"[-_.]+", "-", each["name"]).lower(): each["version"] for each in listed["components"]}
+    ours = named | {"pytest-agentbench": listed["metadata"]["component"]["version"]}
+    assert {re.sub(r"[-_.]+", "-", each["name"]).lower(): each["version"] for each in installed} == ours
+    assert "cyclonedx-bom" not in named
+
+
+def test_a_change_of_the_code(docker: Docker, image: str, tmp_path: Path) -> None:
+    """If only the code changes, the image has the same layers up to and including the dependencies, and a small one with the package."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", ".env.example", "Dockerfile", ".dockerignore"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, tmp_path)
+    for name in ("pytest_agentbench", "scenarios", "backends", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "pytest_agentbench/errors.py").write_text((ROOT / "pytest_agentbench/errors.py").read_text() + "\nCHANGED = True\n")
+    changed = image.replace("image:", "changed:")
+    done = docker.build(changed, context=tmp_path)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    before, after = (json.loads(docker("image", "inspect", each))[0]["RootFS"]["Layers"] for each in (image, changed))
+    shared = [one for one, other in zip(before, after, strict=True) if one == other]
+    sizes = [line.split() for line in docker("history", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", changed).splitlines()]
+    dependencies, package = sorted((int(size) for size, *words in sizes if "COPY" in words or "dir:" in " ".join(words)), reverse=True)
+
+    assert "CHANGED" in docker.run(changed, "python", "-c", "from pytest_agentbench import errors; print(dir(errors))")
+    assert shared == before[: len(shared)]
+    assert len(before) - len(shared) <= 2, (before, after)
+    assert dependencies > 10 * package, sizes
+
+
 def test_sessions(docker: Docker, image: str, tmp_path: Path) -> None:
-    """A session runs on the example in the image, and on a mounted project as the user of this machine, whose files the reports are."""
+    """The whole example in the image runs as its user, and a mounted project as the user of this machine, who owns the reports."""
     shutil.copytree(ROOT / "scenarios/banking", tmp_path / "scenarios/banking")
     shutil.copytree(ROOT / "backends", tmp_path / "backends")
     user, group = os.getuid() or 1234, os.getgid() or 1234  # Root may be another user in the container, and others only themselves.
@@ -140,7 +180,7 @@ def test_sessions(docker: Docker, image: str, tmp_path: Path) -> None:
         shutil.chown(path, user, group)
     session = ("pytest", "scenarios/banking", "--agentbench-limit", "2")
 
-    assert "2 passed" in docker.run(image, *session)
+    assert "100 passed" in docker.run(image, "sh", "-c", "test $(id -u) = 10001 && pytest scenarios/banking")
     assert "2 passed" in docker.run("--user", f"{user}:{group}", "--volume", f"{tmp_path}:/work", image, *session)
     assert user == (tmp_path / "reports/latest/run.json").stat().st_uid
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib.process import child_environment
+from pytest_agentbench.rollouts.nodes.suite_files import package_hash
 from tests.project import WAYS
 
 ROOT = Path(__file__).parents[1]
@@ -134,6 +137,17 @@ def test_the_documentation_is_found(newcomer: Newcomer, tmp_path: Path) -> None:
     (folder,) = [Path(line.partition(": ")[2]) for line in lines if line.startswith("Documentation")]
     assert folder.is_relative_to(newcomer.home)
     assert (ROOT / "docs/agents/included-agents.md").read_text() == (folder / "agents/included-agents.md").read_text()
+
+
+def test_the_version(newcomer: Newcomer, tmp_path: Path) -> None:
+    """`agentbench version --json` of the wheel has the hash of this checkout's code, the dependencies of pyproject.toml, and its extras."""
+    facts = json.loads(newcomer(tmp_path, "agentbench", "version", "--json").stdout)
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (project["version"], package_hash()) == (facts["version"], facts["code"])
+    assert sorted(re.split(r"[>=<;]", line)[0].strip() for line in project["dependencies"]) == sorted(facts["dependencies"])
+    assert None not in facts["dependencies"].values()
+    assert {"hub", "mcp", "optimize"} <= {*facts["extras"]} <= {*project["optional-dependencies"]}
 
 
 def test_an_own_suite(newcomer: Newcomer, tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def table(commit: str) -> str:
     rows = []
     for asked in QUESTIONS:
         before, page = asked["before"], asked["page"]
-        cells = (asked["question"], before or "none", then.get(before, "-"), page, now.get(f"docs/{page}", "-"))
+        clicks_then = then.get(before, then.get(f"docs/{before}", "-"))
+        cells = (asked["question"], before or "none", clicks_then, page, now.get(f"docs/{page}", "-"))
         rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(["| question | page before | clicks | page | clicks |", "|---|---|---|---|---|", *rows])
 

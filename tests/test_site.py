@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,13 @@ def test_diagrams_are_drawn(site: Path, chromium: Any) -> None:
 def test_links_out_of_the_documentation_lead_to_the_repository(site: Path) -> None:
     """A file outside docs/ is on no page of the site."""
     assert "/blob/main/README.md" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_links_to_headings_stay_in_the_site(site: Path) -> None:
+    """A link to a heading of another page leads to that page of the site, where Sphinx checks it, and not to the repository."""
+    leaving = [file.name for file in site.rglob("*.html") if re.search(r"/blob/main/docs/[^\"]*\.md#", file.read_text(encoding="utf-8"))]
+
+    assert [] == leaving
 
 
 def test_versions_are_offered(site: Path, chromium: Any, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Command:
     # A list with the program and its arguments. A program with a `/` is relative to `cwd`; any other is searched in the `PATH`.
     program: Sequence[str]
     cwd: str = field(default=".", metadata=A_PATH)  # The working directory, relative to the suite's folder.
-    # An environment, as in [`python:` of a service](stacks.md#environments), whose commands come first in the `PATH`.
+    # An environment, as in [`python:` of a service](prepare.md#environments), whose commands come first in the `PATH`.
     python: str | None = None
     # Additional environment variables. They are recorded with the run, so secrets belong in `keys`.
     env: Mapping[str, str] = field(default_factory=dict)

@@ -63,7 +63,7 @@ class LabelsSpec(HintsSpec):
     sticky: Literal["required"] | None = Field(
         default=None,
         description="With `required`, a boot fails unless the calls of each test session "
-        "[stay on one engine](choose.md#do-sessions-stay-on-one-engine). For `session` and Dynamo.",
+        "[stay on one engine](labels.md#do-sessions-stay-on-one-engine). For `session` and Dynamo.",
     )
     roles: dict[str, HintsSpec] = Field(
         default={},
@@ -151,6 +151,6 @@ LabelsField = Annotated[
 ]
 
 LABELS = (
-    "How [rollouts are announced to the stack](choose.md#labels-a-stack-that-knows-rollouts): `none`, `thunderagent`, `dynamo`, or a "
+    "How [rollouts are announced to the stack](labels.md): `none`, `thunderagent`, `dynamo`, or a "
     "mapping with further keys, such as `{kind: session, headers: [x-session-id]}`. The default is `none`."
 )

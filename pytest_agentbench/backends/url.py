@@ -156,7 +156,7 @@ class UrlSpec(BackendSpec):
     labels: LabelsField = Field(default=LabelsSpec(), description=LABELS)
     ready: AttachedReadySpec | None = Field(
         default=None,
-        description="`{timeout: 30m, workers: {prefill: 4, decode: 2}}` makes the session [wait for the server](stacks.md#attach). "
+        description="`{timeout: 30m, workers: {prefill: 4, decode: 2}}` makes the session [wait for the server](choose.md#attach). "
         "Without it, the server has to answer at once.",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -63,6 +63,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "share": "pytest_agentbench.cli.share:add",
         "schema": "pytest_agentbench.cli.schema:add",
         "scrub": "pytest_agentbench.cli.scrub:add",
+        "version": "pytest_agentbench.cli.version:add",
     },
 }
 COMMANDS: Mapping[str, str] = {name: path for group in GROUPS.values() for name, path in group.items()}
@@ -105,7 +106,7 @@ def parser(names: Collection[str] = tuple(COMMANDS)) -> Parser:
     """Returns the parser of the command line with these commands. If it has all commands, its help lists them in groups."""
     about = f"Agent benchmarks as pytest suites. To run one: pytest scenarios/banking\nDocumentation (docs/): {shipped('docs')}"
     top = Parser(prog="agentbench", description=about)
-    top.add_argument("--version", action="version", version=f"agentbench {version('pytest-agentbench')}")
+    top.add_argument("--version", action="version", version=f"agentbench {metadata.version('pytest-agentbench')}")
     commands = top.commands(groups=GROUPS)
     for name in names:
         load_object("command", name, COMMANDS, Path())(commands)

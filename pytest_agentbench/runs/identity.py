@@ -56,7 +56,7 @@ def environment(root: Path) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         cpus=os.cpu_count(),
-        packages={name: version for name in PACKAGES if (version := _version(name))},
+        packages={name: version for name in PACKAGES if (version := installed_version(name))},
         git=_git(root),
     )
 
@@ -66,7 +66,8 @@ def unknown_environment(python: str = "unknown") -> Environment:
     return Environment(python, "unknown", None, {}, None)
 
 
-def _version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Returns the version of an installed distribution, or None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

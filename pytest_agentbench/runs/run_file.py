@@ -160,7 +160,7 @@ class Interruptions:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Counts of attempts whose calls named their rollout to the backend, in [labels](choose.md#labels-a-stack-that-knows-rollouts)."""
+    """Counts of attempts whose calls named their rollout to the backend, in [labels](labels.md)."""
 
     labelled: int  # attempts whose calls got a label; each label has its own id
     # labelled attempts that the backend has seen, or that had an answered call if it does not report them; reports that arrived when a

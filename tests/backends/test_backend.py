@@ -245,7 +245,7 @@ def test_all_are_on_the_page() -> None:
 
 
 def test_environments_are_on_the_page() -> None:
-    """docs/backends/stacks.md lists every environment."""
-    text = (ROOT / "docs" / "backends/stacks.md").read_text()
+    """docs/backends/prepare.md lists every environment."""
+    text = (ROOT / "docs" / "backends/prepare.md").read_text()
 
     assert [] == [name for name in environments() if f"`{name}`" not in text]

@@ -231,7 +231,7 @@ def test_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, 
 
 def test_environments_with_cuda_name_their_driver() -> None:
     """Every environment with CUDA states the oldest driver, and so does the page."""
-    page = (Path(__file__).parents[2] / "docs" / "backends/stacks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "backends/prepare.md").read_text()
 
     built = {name for name, spec in environments().items() if "CUDA" in spec.about}
 

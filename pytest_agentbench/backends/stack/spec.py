@@ -128,7 +128,7 @@ class ServiceSpec(Spec):
     )
     python: str | None = Field(
         default=None,
-        description="The Python of its command: [an environment by name](stacks.md#environments), the folder of a virtual environment, "
+        description="The Python of its command: [an environment by name](prepare.md#environments), the folder of a virtual environment, "
         "or an interpreter. The default is the stack's `python`.",
     )
     env: EnvironmentVariables = Field(default={}, description="Environment variables in addition to those of the session.")
@@ -141,7 +141,7 @@ class ServiceSpec(Spec):
     )
     gpus: int | list[str | int] = Field(
         default=0,
-        description="The number of GPUs of each replica, or a list of visible GPUs. They are [leased](stacks.md#gpus). "
+        description="The number of GPUs of each replica, or a list of visible GPUs. They are [leased](prepare.md#gpus). "
         "A process sees only these.",
     )
     replicas: PositiveInt = Field(default=1, description="The number of instances that are started.")
@@ -253,7 +253,7 @@ class StackSpec(BackendKeys):
         description="The Python of all services, unless a service has its own `python`. Without it, commands are searched on the `PATH`.",
     )
     env: EnvironmentVariables = Field(default={}, description="Environment variables of every service.")
-    services: dict[str, ServiceSpec] = Field(min_length=1, description="Name -> [service](own-stack.md#a-service).")
+    services: dict[str, ServiceSpec] = Field(min_length=1, description="Name -> [service](backend-yaml.md#a-service).")
     endpoint: str = Field(default="", description="The service that agents call. The default is the last one.")
     path: str = Field(default="/v1", description="The path of the endpoint's OpenAI API.")
     ready: ReadySpec = Field(
