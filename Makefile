@@ -7,7 +7,7 @@ MERMAID := build/mermaid/mermaid.min.js
 # Tests wait for processes, so that one more than there are cores keeps the cores busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: bench test test-slow test-real test-gpu lint docs tables example benchmarks wheel distributions clean
+.PHONY: bench test test-slow test-real test-gpu lint docs tables example benchmarks wheel dist clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
@@ -50,7 +50,8 @@ benchmarks: $(VENV)/test.stamp  ## speed and memory, printed as ratios
 wheel: $(VENV)/test.stamp
 	$(BIN)/python -m build --wheel --outdir dist .
 
-distributions: $(VENV)/test.stamp  ## what a release publishes: the wheel, and the source that it is built from
+dist: $(VENV)/test.stamp  ## the sdist, and the wheel that is built from it
+	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 
 $(MERMAID):  # draws the diagrams of the site

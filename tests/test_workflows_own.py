@@ -103,7 +103,7 @@ def test_versions_of_python() -> None:
 def test_release() -> None:
     """What is published is what was built once and checked. No job that may publish runs code of this repository, but for the image."""
     release = jobs("release")
-    building = [name for name, job in release.items() if any("make distributions" in script for script in runs(job))]
+    building = [name for name, job in release.items() if any("make dist" in script for script in runs(job))]
     publishing = release["publish"]
 
     assert ["build"] == building
