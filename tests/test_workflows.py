@@ -160,15 +160,15 @@ def test_action() -> None:
     assert ["Find the baseline", "Write or replace the comment"] == [step["name"] for step in steps if "TOKEN" in step.get("env", {})]
 
 
-@pytest.mark.parametrize("file", GITHUB, ids=lambda file: file.name)
-def test_the_action_is_of_this_version(file: Path) -> None:
-    """A workflow uses our action at the version of this package, with inputs that it has."""
+def test_the_action_is_of_this_version() -> None:
+    """Workflows and pages use our action at the version of this package, with inputs that it has."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    used = re.findall(rf"uses: {OURS}(?:/\S+)?@(\S+)", file.read_text(encoding="utf-8"))
+    texts = "".join(file.read_text(encoding="utf-8") for file in [*GITHUB, ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
-    assert {f"v{version}"} >= set(used)
-    for step in actions(file):
-        assert step["with"].keys() <= loaded(ACTION)["inputs"].keys()
+    assert {f"v{version}"} == set(re.findall(rf"uses: {OURS}(?:/\S+)?@(\S+)", texts))
+    used = [step for file in GITHUB for step in actions(file)]
+    assert used
+    assert all(step["with"].keys() <= loaded(ACTION)["inputs"].keys() for step in used)
 
 
 def test_gitlab() -> None:
