@@ -88,7 +88,7 @@ def test_scripts(file: Path) -> None:
 
     assert "${{" not in scripts
     assert set(re.findall(r"\bmake ([\w-]+)", scripts)) <= targets
-    for program in re.findall(r"(?<![\w/])\.ci/\w+", scripts):
+    for program in re.findall(r"(?<![\w/])\.ci/[\w-]+", scripts):
         assert (ROOT / program).stat().st_mode & 0o100, program
 
 
