@@ -108,18 +108,19 @@ def test_a_usage_error(jobs: Jobs, shop: Project, github: GitHub) -> None:
     assert not (shop.root / "c").exists()
 
 
-def test_a_token_of_a_fork(jobs: Jobs, shop: Project, github: GitHub) -> None:
-    """A token that may not write a comment changes no result: the second action, for another job, prints a warning."""
-    github.may_comment = False
-    (shop.root / "reports" / "20260101-000000").mkdir(parents=True)
-    (shop.root / "reports" / "20260101-000000" / "comment.md").write_text("<!-- agentbench: shop on embedded -->\ntext")
+def test_another_job_comments(jobs: Jobs, shop: Project, github: GitHub) -> None:
+    """The action for another job replaces its earlier comment. A token that may not write, as that of a fork, changes no result."""
+    run = shop.root / "reports" / "20260101-000000"
+    run.mkdir(parents=True)
     trial = jobs(PULL_REQUEST, STEPS.parent / "comment" / "action.yml")
+    for text in ("first", "second", "third"):
+        (run / "comment.md").write_text(f"<!-- agentbench: shop on embedded -->\n{text}")
+        github.may_comment = text != "third"
+        assert trial.run(), trial.printed
 
-    assert trial.run(), trial.printed
+    assert 121 == len(github.bodies)
+    assert github.bodies[-1].endswith("second")
     assert "::warning title=agentbench::no comment: the token may not write one." in trial.printed
-    github.may_comment = True
-    assert trial.run(), trial.printed
-    assert github.bodies[-1].endswith("text")
 
 
 def archive_of(name: str, status: int) -> bytes:
