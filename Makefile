@@ -7,7 +7,7 @@ MERMAID := build/mermaid/mermaid.min.js
 # Tests wait for processes, so that one more than there are cores keeps the cores busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: bench test test-slow test-real test-gpu lint docs tables example benchmarks wheel dist clean
+.PHONY: bench test test-slow test-real test-gpu lint docs tables example benchmarks wheel dist constraints clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
@@ -53,6 +53,11 @@ wheel: $(VENV)/test.stamp
 dist: $(VENV)/test.stamp  ## the sdist, and the wheel that is built from it
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+
+constraints: $(VENV)/test.stamp  ## constraints.txt: an exact version of each dependency, for users who pin them
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11.5 --no-annotate --custom-compile-command "make constraints" \
+	  --extra hub --extra mcp --extra optimize --extra plots --extra parquet --extra retriever --extra kubernetes --extra gpu \
+	  pyproject.toml --output-file constraints.txt
 
 $(MERMAID):  # draws the diagrams of the site
 	mkdir -p $(@D)

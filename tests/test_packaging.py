@@ -1,4 +1,4 @@
-"""The wheel: its contents, and first steps with it in an empty directory."""
+"""The wheel and the sdist: their contents and metadata, and first steps with the wheel in an empty directory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import venv
 import zipfile
+from email.message import Message
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.rollouts.nodes.suite_files import package_hash
@@ -37,13 +41,38 @@ def run(*command: str | Path, folder: Path, path: str = "") -> subprocess.Comple
     )
 
 
+def build(kind: str, source: Path, folder: Path) -> Path:
+    """Builds the wheel or the sdist of a folder with the build backend of this environment. Returns its file."""
+    done = run(sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", folder, source, folder=folder)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    (built,) = folder.glob({"wheel": "*.whl", "sdist": "*.tar.gz"}[kind])
+    return built
+
+
+def names(wheel: Path) -> list[str]:
+    """Returns the names of the files in a wheel, sorted."""
+    with zipfile.ZipFile(wheel) as archive:
+        return sorted(archive.namelist())
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout. pip downloads the build backend, so the package index is needed."""
-    folder = tmp_path_factory.mktemp("dist")
-    done = run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT, folder=folder)
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return next(folder.glob("*.whl"))
+    """The wheel of this checkout."""
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    """The file METADATA of the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(name).decode())
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist of this checkout."""
+    return build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
 
 
 class Newcomer:
@@ -60,8 +89,10 @@ class Newcomer:
         """Runs a command of the package, or a module of a dependency."""
         script = self.home / "venv/bin" / command[0]
         start = [script] if script.exists() else [self.python, "-m", command[0]]
-        # A folder on PYTHONPATH is not searched for .pth files, so an editable install does not bring the checkout back.
-        dependencies = os.pathsep.join(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
+        # A folder on PYTHONPATH is not searched for .pth files, so an editable install does not bring the checkout back. The own folder
+        # comes first, so that a package that is installed beside the dependencies is not used.
+        own = sysconfig.get_path("purelib", "venv", {"base": str(self.home / "venv")})
+        dependencies = os.pathsep.join(dict.fromkeys([own, *(sysconfig.get_path(name) for name in ("purelib", "platlib"))]))
         return run(*start, *command[1:], folder=folder, path=dependencies)
 
 
@@ -79,15 +110,10 @@ def project(newcomer: Newcomer, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def test_contents(wheel: Path) -> None:
+def test_contents(wheel: Path, metadata: Message) -> None:
     """The wheel contains the package, its types, the licence, shipped suites, backends, docs and .env.example, and nothing else of the
     checkout.
     """
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        info = next(name.partition("/")[0] for name in names if ".dist-info/" in name)
-        metadata, entry_points = (archive.read(f"{info}/{file}").decode() for file in ("METADATA", "entry_points.txt"))
-
     shipped = [
         f"scenarios/banking/{name}"
         for name in ("README.md", "bank.py", "banking.json", "personas.json", "suite.yaml", "test_banking.py", "tools.json")
@@ -97,14 +123,100 @@ def test_contents(wheel: Path) -> None:
     suites = ("hle", "openthoughts", "own", "sessions")
     for folder in (*(ROOT / "scenarios" / name for name in suites), ROOT / "backends", ROOT / "docs"):
         shipped += [str(file.relative_to(ROOT)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
-    assert sorted(f"pytest_agentbench/shipped/{name}" for name in shipped) == sorted(name for name in names if "/shipped/" in name)
-    assert {"pytest_agentbench", info} == {name.partition("/")[0] for name in names}
-    assert {"pytest_agentbench/py.typed", "pytest_agentbench/plugin.py", f"{info}/licenses/LICENSE"} <= set(names)
-    assert [] == [name for name in names if "__pycache__" in name or "rollouts.jsonl" in name]
-    assert "Requires-Python: >=3.11.5" in metadata
-    assert "# pytest-agentbench" in metadata
+    package = [str(file.relative_to(ROOT)) for file in (ROOT / "pytest_agentbench").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    info = f"pytest_agentbench-{metadata['Version']}.dist-info"
+    described = [f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE")]
+
+    assert sorted([*package, *described, *(f"pytest_agentbench/shipped/{name}" for name in shipped)]) == names(wheel)
+    assert {".css", ".js", ".py", ".typed"} == {Path(name).suffix for name in package}
+
+
+def test_metadata(wheel: Path, sdist: Path, metadata: Message) -> None:
+    """The metadata name the licence, the addresses and the versions of Python that CI tests. `twine check --strict` finds no mistake."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+        entry_points = archive.read(name).decode()
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
+    source, site = urls.pop("Source"), urls.pop("Documentation")
+    tested = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    pythons = [line.rpartition(" ")[2] for line in metadata.get_all("Classifier", []) if "Python :: " in line]
+    checked = run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist, folder=wheel.parent)
+
+    assert ("Apache-2.0", ["LICENSE", "NOTICE"]) == (metadata["License-Expression"], metadata.get_all("License-File"))
+    assert {"Issues": f"{source}/issues", "Changelog": f"{source}/blob/main/CHANGELOG.md"} == urls
+    assert f"https://pytest-agentbench.github.io/{source.rpartition('/')[2]}/" == site
+    assert ["3.11", "3.12", "3.13"] == pythons
+    assert f"for version in {' '.join(pythons)}; do\n" in tested
+    assert ">=3.11.5" == metadata["Requires-Python"]
+    assert "# pytest-agentbench" in metadata.get_payload()
     assert "agentbench = pytest_agentbench.plugin" in entry_points
     assert "agentbench = pytest_agentbench.cli:main" in entry_points
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
+
+
+def test_notice() -> None:
+    """NOTICE names every shipped suite, and every file of backends/ that names the address or the licence of its source."""
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    suites = [f"scenarios/{folder.name}" for folder in (ROOT / "scenarios").iterdir() if (folder / "suite.yaml").exists()]
+    files = [file for file in (ROOT / "backends").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    foreign = [str(file.relative_to(ROOT)) for file in files if re.search(r"SPDX-|^source: http", file.read_text("utf-8"), re.MULTILINE)]
+
+    assert [] == [name for name in (*suites, *foreign) if name not in notice]
+    assert (6, 3) == (len(suites), len(foreign))
+
+
+def test_the_sdist_contains_what_is_tracked(sdist: Path) -> None:
+    """The sdist contains every file of the repository, and nothing else."""
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT)
+    if listed.returncode:
+        pytest.skip("NOT TESTED: the contents of the sdist; this folder is not a repository of git")
+    with tarfile.open(sdist) as archive:
+        contained = {name.partition("/")[2] for name in archive.getnames()}
+
+    assert {"PKG-INFO", *(name for name in listed.stdout.splitlines() if (ROOT / name).exists())} == contained
+
+
+def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    """The unpacked sdist, in a folder without git, builds a wheel with the same files as the checkout."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+
+    assert names(wheel) == names(build("wheel", source, tmp_path))
+
+
+def test_constraints() -> None:
+    """constraints.txt has an exact version of each dependency, and of each extra that it is made for, within the bounds of pyproject.toml.
+
+    `make constraints` writes the file again.
+    """
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = re.findall(r"--extra (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    required = [*project["dependencies"], *(line for name in extras for line in project["optional-dependencies"][name])]
+    versions: dict[str, list[str]] = {}
+    for pin in pins:
+        ((operator, version),) = [(each.operator, each.version) for each in pin.specifier]
+        assert "==" == operator, pin
+        versions.setdefault(pin.name.replace("_", "-"), []).append(version)
+
+    assert len(extras) >= 8
+    for requirement in map(Requirement, required):
+        pinned = versions[requirement.name.replace("_", "-")]
+        assert all(map(requirement.specifier.contains, pinned)), f"{requirement}: {pinned}; run `make constraints`"
+
+
+@pytest.mark.slow
+def test_types(newcomer: Newcomer, tmp_path: Path) -> None:
+    """With --strict, mypy finds the types of the installed wheel: it accepts a program of a user, and reports a mistake in it."""
+    program = "from pytest_agentbench import Rollout\ndef calls(rollout: Rollout) -> int:\n    return len(rollout.calls)\n"
+    (tmp_path / "right.py").write_text(program)
+    (tmp_path / "wrong.py").write_text(program.replace("-> int", "-> str"))
+
+    right, wrong = (newcomer(tmp_path, "mypy", "--strict", f"{name}.py") for name in ("right", "wrong"))
+
+    assert (0, "Success: no issues found in 1 source file\n") == (right.returncode, right.stdout), right.stdout + right.stderr
+    assert 'wrong.py:3: error: Incompatible return value type (got "int", expected "str")' in wrong.stdout
 
 
 @pytest.mark.slow

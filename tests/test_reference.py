@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,9 +23,10 @@ SMALL = ("banking", "resumed")
 
 
 def compare(*names: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Compares runs, using the packages in a folder."""
+    """Compares runs, using the packages in a folder, and other modules of the checkout."""
     command = [sys.executable, "-m", "benchmarks.reference", "compare", *names]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_every_run_is_stored() -> None:

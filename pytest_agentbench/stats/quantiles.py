@@ -1,6 +1,6 @@
 """Quantiles and tail probabilities of distributions, and percentiles of measured values with their intervals.
 
-The functions do without scipy, which would add a hundred megabytes for five functions. Tests check them against it.
+The functions do without scipy, which would add 142 MiB for five functions (docs/why/decisions.md). Tests check them against it.
 
 A percentile needs values beyond it. n x (1 - q) of n values are expected above the q-th percentile. If that is less than one, the
 printed p99 is really the maximum. So the q-th percentile needs 1 / (1 - q) values: 10 for p90, 20 for p95, 100 for p99. The median is not
