@@ -15,24 +15,39 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
-from pytest_agentbench.metrics import registry
+from pytest_agentbench.gate.evidence import CallTimes, RunFacts, Trial
+from pytest_agentbench.gate.exit_status import EXITS, OK, WITHOUT_FAILURE
+from pytest_agentbench.retriever.config import RetrieverFile
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
-from pytest_agentbench.tables import COLUMNS
+from pytest_agentbench.simulation.what_if import WhatIf
+from tests.api_page import api_parts, fixture_table, hook_sections
+from tests.cli_page import command_list, command_sections
+from tests.environment_page import read_variables, set_variables
+from tests.export_page import export_tables
 from tests.grafana_dashboard import dashboard_text
+from tests.markdown import table_row
+from tests.metrics_page import metric_tables
 from tests.nat_configs import table_of_keys, table_of_nine
+from tests.options_page import option_tables
+from tests.scorers_page import scorer_parts
+from tests.stability_page import public_table
 from tests.stack_tables import backend_table, environment_table
-from tests.yaml_keys import YAML_TABLES
+from tests.yaml_keys import YAML_TABLES, table_of
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reference/run-json.md"
-METRICS = ROOT / "docs" / "reference/metrics.md"
-EXPORT = ROOT / "docs" / "reference/export.md"
+REFERENCE = ROOT / "docs" / "reference"
+PAGE = REFERENCE / "run-json.md"
+METRICS = REFERENCE / "metrics.md"
+EXPORT = REFERENCE / "export.md"
 TREND = ROOT / "docs" / "compare/trend.md"
+BASELINE = ROOT / "docs" / "compare/baselines.md"
+WHAT_IF = ROOT / "docs" / "compare/what-if.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
+RETRIEVER = ROOT / "docs" / "agents/retriever.md"
 STACKS, PREPARE = (ROOT / "docs" / "backends" / name for name in ("stacks.md", "prepare.md"))
 NAT_CONFIG = ROOT / "docs" / "coming-from/nat-config.md"
 
@@ -42,10 +57,16 @@ def tables_of(name: str) -> Iterator[str]:
     named: dict[type, None] = {}
     for kind in FILES[name][0]:
         records_of(kind, named)
-    for kind in named:
+    return tables_of_records(named)
+
+
+def tables_of_records(kinds: Collection[type]) -> Iterator[str]:
+    """Yields the tables of these records, each below its name. Other records that they contain are linked on the page of run.json."""
+    here = {kind.__name__.lower() for kind in kinds}
+    for kind in kinds:
         yield from (f"### {kind.__name__}", "", (inspect.getdoc(kind) or "").partition("\n\n")[0], "")
         yield from (f"| {'element' if is_row(kind) else 'key'} | type | is |", "|---|---|---|")
-        yield from (_row(key) for key in keys_of(kind))
+        yield from (re.sub(rf"\]\(#(?!({'|'.join(here)})\))", "](run-json.md#", _row(key)) for key in keys_of(kind))
         yield ""
 
 
@@ -66,7 +87,7 @@ def _type_text(kind: Any) -> str:
         return f"[{kind.__name__}](#{kind.__name__.lower()})"
     if origin in (Union, types.UnionType):
         return " or ".join(map(_type_text, inner))
-    if origin in (tuple, list):
+    if origin in (tuple, list, Sequence):
         return _list_text(inner)
     return "object" if inner[1] is Any else f"object of {_type_text(inner[1])}"
 
@@ -76,30 +97,20 @@ def _list_text(inner: tuple[Any, ...]) -> str:
     return f"list of {_type_text(inner[0])}" if inner[1:] in ((), (Ellipsis,)) else f"list: {', '.join(map(_type_text, inner))}"
 
 
-#: Maps a table of docs/reference/metrics.md to the metrics in it.
-METRIC_TABLES = {"durations": registry.latencies, "rates": registry.rates, "efficiency": registry.efficiency, "answers": registry.answers}
-
-
-def metrics_of(kind: str) -> Iterator[str]:
-    """Yields a table of the registry's metrics."""
-    yield from ("| metric | in rules, options and `run.json` | is |", "|---|---|---|")
-    for name, metric in METRIC_TABLES[kind]().items():
-        also = "" if metric.compared else ". It stands in reports and `run.json` alone"
-        yield f"| {metric.title} | `{name}` | {metric.definition}{also} |"
-
-
-def columns_of(table: str) -> Iterator[str]:
-    """Yields the table of a run table's columns."""
-    yield from ("| column | unit | is |", "|---|---|---|")
-    yield from (f"| `{head.name}` | {head.unit or ' '} | {head.about} |".replace("|   |", "| |") for head in COLUMNS[table])
+def session_exits() -> Iterator[str]:
+    """Yields the table of exit statuses of sessions. Status 0 has several verdicts."""
+    yield from ("| status | verdict | meaning | what to do |", "|---|---|---|---|")
+    for status, exit in [(OK, EXITS[OK]), *((OK, each) for each in WITHOUT_FAILURE.values()), *[*EXITS.items()][1:]]:
+        yield table_row(str(status), f"`{exit.verdict}`", exit.about, exit.advice)
 
 
 def with_paths(line: str, path: Path) -> str:
     """Replaces the names of linked pages by their paths from a page. The name of a page is unique in docs/."""
 
     def link(match: re.Match[str]) -> str:
-        (target,) = (ROOT / "docs").rglob(match[1])
-        return f"]({os.path.relpath(target, path.parent)}"
+        targets = [*(ROOT / "docs").rglob(match[1])]
+        assert len(targets) == 1, f"a link in the code leads to {match[1]}, but docs/ has {len(targets)} pages of this name"
+        return f"]({os.path.relpath(targets[0], path.parent)}"
 
     return re.sub(r"\]\(([\w-]+\.md)", link, line)
 
@@ -119,12 +130,23 @@ def generated() -> dict[Path, str]:
     pages: dict[Path, Mapping[str, Iterable[str]]] = {
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},
-        METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
-        EXPORT: {table: columns_of(table) for table in COLUMNS},
+        BASELINE: {"baseline": tables_of_records([RunFacts, Trial, CallTimes])},
+        WHAT_IF: {"what-if": tables_of_records(records_of(WhatIf))},
+        METRICS: metric_tables(),
+        EXPORT: export_tables(),
+        REFERENCE / "cli.md": {"commands": command_list(), "sections": command_sections()},
+        REFERENCE / "exit-statuses.md": {"sessions": session_exits()},
+        REFERENCE / "environment.md": {"read": read_variables(), "set": set_variables()},
+        REFERENCE / "options.md": option_tables(),
+        REFERENCE / "api.md": {"fixtures": fixture_table(), **api_parts()},
+        REFERENCE / "hooks.md": {"hooks": hook_sections()},
+        REFERENCE / "stability.md": {"public": public_table()},
+        REFERENCE / "scorers.md": scorer_parts(),
         STACKS: {"backends": backend_table()},
         PREPARE: {"environments": environment_table()},
         NAT_CONFIG: {"nine": table_of_nine(), "keys": table_of_keys()},
-        **{ROOT / "docs" / "reference" / name: tables for name, tables in YAML_TABLES.items()},
+        RETRIEVER: {"retriever": table_of(RetrieverFile)},
+        **{REFERENCE / name: tables for name, tables in YAML_TABLES.items()},
     }
     return {DASHBOARD: dashboard_text(), **{path: page(path, tables) for path, tables in pages.items()}}
 

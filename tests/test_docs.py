@@ -44,31 +44,22 @@ from pytest_agentbench.cli.nat_config import OPTIONS as NAT_OPTIONS
 from pytest_agentbench.clusters.manifests import read_manifests
 from pytest_agentbench.engine.script import Match, ScriptEntry, load_rules
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.exports import EXPORTS, TOOLS
+from pytest_agentbench.exports import TOOLS
 from pytest_agentbench.exports.nat_config.reading import NatReading
-from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.process import child_environment
-from pytest_agentbench.lib.user_code import options_of
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.metrics.suite_metrics import RoleUse
 from pytest_agentbench.optimize.confirmation import CONFIRMED, OPEN, REFUTED
 from pytest_agentbench.optimize.space import read_space
 from pytest_agentbench.optimize.study import STUDY_FILE, TRIALS_FILE
-from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
+from pytest_agentbench.records import SAMPLING, STATUSES, Json
 from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
 from pytest_agentbench.reproduction.experiment import COLUMNS
 from pytest_agentbench.retriever.config import is_retriever, read_settings
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.schemas import schema
-from pytest_agentbench.scorers import SCORERS, load_scorer
-from pytest_agentbench.session import hookspecs
-from pytest_agentbench.session.settings import OPTIONS
-from pytest_agentbench.simulation.figures import Figures
-from pytest_agentbench.simulation.replay import Setting
-from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
 from pytest_agentbench.suites.datasets.agent_leaderboard_hub import DOMAINS
 from pytest_agentbench.suites.folder import API_BASE, WITHOUT_USE, load_suite
 from pytest_agentbench.suites.folder import OPTIONS as OPTIONS_OF_CONFIG
@@ -180,7 +171,7 @@ class Reader:
                     self.run(block, command)
                 else:
                     self.output = None  # A text below is not the output of an earlier command.
-        elif block.language != "text":
+        elif block.language not in ("text", "mermaid"):
             self.output = None
             self.write(block)
         elif self.output is not None:
@@ -468,9 +459,6 @@ def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 #: Maps a page to words that have to be on it as code. Pages whose tables are generated from the same names need no check.
 WORDS: Mapping[str, list[str]] = {
-    "reference/options.md": [
-        word for option in OPTIONS for word in (f"--agentbench-{option.name}", f"agentbench_{option.name.replace('-', '_')}")
-    ],
     "start/suites.md": [
         *SAMPLING,
         *["rollout", "scenario", "thresholds", "suite", "backend", "llm"],
@@ -484,23 +472,16 @@ WORDS: Mapping[str, list[str]] = {
     "agents/tools.md": [*TOOL_KINDS],
     "agents/roles.md": [*(field.name for field in fields(RoleUse))],
     "compare/gates.md": [
-        *registry.gated(),
         *LATENCY_STATISTICS,
-        *registry.single(),
         *SHARES,
         "goodput",
-        *(field.name for field in (*fields(Trial), *fields(RunFacts)) if field.name != "stopwatch"),
     ],
-    "reference/scorers.md": [*SCORERS, *(option for name in SCORERS for option in options_of(load_scorer(name)))],
-    "reference/metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
-    "reference/export.md": [*EXPORTS],
-    "compare/what-if.md": [SCHEMA, *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind))],
+    "reference/metrics.md": [*STATUSES, *registry.objectives()],
     "compare/sweep.md": [LEVELS, PAGE, PICTURE],
     "compare/optimize.md": [STUDY_FILE, TRIALS_FILE, CONFIRMED, REFUTED, OPEN],
     "benchmarks/reproduce.md": [*COLUMNS],
     "coming-from/import.md": [*TOOLS],
     "coming-from/nat-config.md": ["nat-config", *(f"--{name}" for name in NAT_OPTIONS)],
-    "reference/hooks.md": [name for name in vars(hookspecs) if name.startswith("pytest_agentbench")],
 }
 
 

@@ -12,6 +12,7 @@ from pytest_agentbench.backends.spec import known_backends, load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.lib.config import load_yaml
+from pytest_agentbench.lib.options import GIVEN
 from pytest_agentbench.reports.ci import DETECTED
 from pytest_agentbench.retriever.config import NAMED, RetrieverConfig, TavilySpec
 
@@ -34,8 +35,7 @@ OTHERS = frozenset(
 ELSEWHERE = frozenset(
     [
         *("NAME", "MY_API_KEY", "EXPERTS_KEY", "JUDGE_KEY", "API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"),
-        *("COMMENT_TOKEN", "AGENTBENCH_SCENARIO", "AGENTBENCH_ANSWER", "AGENTBENCH_MODEL", "AGENTBENCH_ROLLOUT", "AGENTBENCH_SESSION"),
-        "AGENTBENCH_LEADER",
+        *("COMMENT_TOKEN", *GIVEN),
         *(
             "HF_ENDPOINT",
             "HF_HUB_OFFLINE",

@@ -29,6 +29,7 @@ from pytest_agentbench.launchers.ray import RayNodes
 from pytest_agentbench.launchers.slurm import SlurmNodes
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.optimize.space import ParameterSpec, SpaceSpec
+from pytest_agentbench.retriever.config import EmbeddingsSpec, TavilySpec
 from pytest_agentbench.router.config import RouterConfig
 from pytest_agentbench.router.constants import PRESETS, Constants
 from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
@@ -39,7 +40,7 @@ from pytest_agentbench.tools.mcp import McpTools
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 #: Maps a key to the model whose keys are in the same table, such as `dataset.file`.
-FLAT: Mapping[str, type] = {"dataset": DatasetSpec, "truncation_retry": TruncationRetry}
+FLAT: Mapping[str, type] = {"dataset": DatasetSpec, "truncation_retry": TruncationRetry, "embeddings": EmbeddingsSpec, "tavily": TavilySpec}
 
 LONG = 40  # Characters of a default that a table shows at most.
 
@@ -47,7 +48,7 @@ LONG = 40  # Characters of a default that a table shows at most.
 def keys_of(kind: type) -> Iterator[tuple[str, str, str]]:
     """Yields (name, default, description) of each key of a model or of a dataclass. Keys of every backend are last."""
     if dataclasses.is_dataclass(kind):
-        yield from ((each.name, _default_text(each.default), each.doc) for each in options_of(kind))
+        yield from ((each.name, default_text(each.default), each.doc) for each in options_of(kind))
     else:
         assert issubclass(kind, BaseModel)
         common = common_keys(kind)
@@ -66,17 +67,17 @@ def _fields_of(model: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
     # Keys that are filled in when a YAML is read are left out.
     written = model.model_json_schema()["properties"]
     for name, field in ((name, field) for name, field in model.model_fields.items() if name in written):
-        default = "" if field.is_required() else _default_text(field.default)
+        default = "" if field.is_required() else default_text(field.default)
         yield name, FILLED_IN.get(name, default) if issubclass(model, BackendKeys) else default, field.description or ""
 
 
-def _default_text(default: Any) -> str:
+def default_text(default: Any) -> str:
     """Returns the text of a default, such as `600`, `[tsq]` or none, or "" if there is no default."""
     if default is dataclasses.MISSING:
         return ""
     if isinstance(default, BaseModel):
         said = {name: value for name, value in default.model_dump(exclude_none=True).items() if value not in ("", {}, [], False)}
-        return "as below" if len(said) > 2 else _default_text(said)
+        return "as below" if len(said) > 2 else default_text(said)
     if type(default) in agents().values():
         return f"`{next(name for name, kind in agents().items() if kind is type(default))}`"
     if default is None or default in ("", {}, [], ()):
@@ -120,7 +121,7 @@ def _preset_table() -> Iterator[str]:
     """Yields the constants of the router, with their values in each preset."""
     yield from (f"| constant | {' | '.join(f'`{name}`' for name in PRESETS)} | is |", f"|---|{'---|' * len(PRESETS)}---|")
     for name, field in Constants.model_fields.items():
-        yield _row(name, [_default_text(getattr(preset, name)) for preset in PRESETS.values()], field.description or "")
+        yield _row(name, [default_text(getattr(preset, name)) for preset in PRESETS.values()], field.description or "")
 
 
 #: Page of docs/reference -> name -> table of keys.

@@ -6,7 +6,6 @@ All arms are up at once, or one after the other if the machine has too few GPUs 
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +18,7 @@ from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.errors import AgentbenchError, BackendError, MissingError
-from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.process import Child, usable_cores
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 
@@ -41,7 +40,7 @@ class Arms(Backend):
         processes, and servers that boot beside many others miss their time limits.
         """
         self._makers = makers
-        self._boots = threading.Semaphore(at_once or max(1, len(os.sched_getaffinity(0)) // CPUS_PER_BOOT))
+        self._boots = threading.Semaphore(at_once or max(1, usable_cores() // CPUS_PER_BOOT))
         self.backends = {name: make() for name, make in makers.items()}
         first = next(iter(self.backends.values()))
         self.in_sequence = not fit_together([*self.backends.values()])

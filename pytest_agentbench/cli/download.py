@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
         nargs="+",
         default=["banking"],
         metavar="DOMAIN",
-        help="one or more of: banking healthcare insurance investment telecom",
+        help="one or more of: banking healthcare insurance investment telecom (default: banking)",
     )
     leaderboard.add_argument("--revision", help="commit, tag or branch; `main` is the newest (default: a pinned commit)")
     leaderboard.add_argument("--output", type=Path, default=Path("data"), metavar="DIR", help="where to write (default: data)")
@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
         "--dataset",
         default="tb-dev",
         metavar="NAME",
-        help="data set: tb-dev (default), tblite, or owner/name of another repository of the hub",
+        help="data set: tb-dev, tblite, or owner/name of another repository of the hub (default: tb-dev)",
     )
     tasks.add_argument("--revision", default="main", help="commit, tag or branch (default: main); its commit is recorded")
     tasks.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: scenarios/openthoughts/NAME)")

@@ -40,7 +40,9 @@ def add(commands: Any) -> None:
     )
     command.add_argument("suite", type=Path, metavar="SUITE", help="the suite's folder, such as scenarios/banking")
     command.add_argument("--space", type=Path, required=True, metavar="FILE", help="the settings to search, and the objectives")
-    command.add_argument("--backend", default="embedded", metavar="NAME", help="the backend under test, as for --agentbench-backend")
+    command.add_argument(
+        "--backend", default="embedded", metavar="NAME", help="the backend under test, as for --agentbench-backend (default: embedded)"
+    )
     command.add_argument("--trials", type=option(number(2)), default=20, metavar="N", help="number of settings to try (default: 20)")
     command.add_argument(
         "--time-limit",

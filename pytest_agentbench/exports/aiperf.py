@@ -1,4 +1,5 @@
-"""Writes traces with whole requests, which AIPerf sends again as they are (`--custom-dataset-type mooncake_trace`).
+"""Writes `RUN-API.jsonl` for each run and API: whole requests, which AIPerf sends again
+(`--custom-dataset-type mooncake_trace`).
 
 AIPerf sends a file to one endpoint, so there is a file for each API. It sends the calls of a session, here those of
 one attempt at a rollout, one after the other.

@@ -1,4 +1,4 @@
-"""Writes the durations of a run, in seconds, as files of pytest-benchmark 5, for `pytest-benchmark compare`."""
+"""Writes the durations of each run, in seconds, as `RUN.json` of pytest-benchmark 5, for `pytest-benchmark compare`."""
 
 from __future__ import annotations
 

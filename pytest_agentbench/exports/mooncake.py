@@ -1,4 +1,4 @@
-"""Writes agentic Mooncake traces, which `python -m dynamo.replay` of Dynamo 1.4 replays.
+"""Writes agentic Mooncake traces, `RUN.jsonl` for each run, which `python -m dynamo.replay` of Dynamo 1.4 replays.
 
 A trace has a line for each LLM call, with the blocks of its prompt (for prefix caching) and the call that it waited for.
 

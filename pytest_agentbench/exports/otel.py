@@ -1,4 +1,6 @@
-"""Writes LLM calls as spans with the attributes of OpenTelemetry's conventions for generative AI, as inference-perf replays them.
+"""Writes `RUN/SESSION.json` for each attempt at a rollout: spans of LLM calls, which inference-perf replays.
+
+Their attributes are those of OpenTelemetry's conventions for generative AI.
 
 The spans have the form that inference-perf reads: an object with `spans`, whose attributes are a mapping. This is not OTLP.
 """

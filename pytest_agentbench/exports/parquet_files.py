@@ -1,4 +1,6 @@
-"""Writes Parquet files, one for each table of a run. Units and meanings of columns are metadata of the files. Needs pyarrow."""
+"""Writes Parquet files, one for each table of a run. Units and meanings of columns are metadata of the files. Needs pyarrow:
+`pip install 'pytest-agentbench[parquet]'`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes traces for ui.perfetto.dev (Chrome trace events): a timeline with all attempts of a run.
+"""Writes `trace.json` for ui.perfetto.dev (Chrome trace events): attempts, calls, tools, and metrics of services and GPUs over time.
 
 There are as many slots as rollouts were in flight. A slot is a thread of the trace. It contains the slices of attempts, and within these
 the slices of calls, tools and programs. Slices of a thread must be nested, so slices that overlap within an attempt get additional

@@ -25,7 +25,7 @@ from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import Run, find_run, read_run
 from pytest_agentbench.stats.quantiles import normal_quantile
 
-SCHEMA = "agentbench-baseline/5"  # docs/compare/gates.md describes it
+SCHEMA = "agentbench-baseline/5"  # docs/compare/baselines.md describes it
 FOLDER = "baselines"  # folder beside the run directories, the only part of reports/ that is committed
 
 

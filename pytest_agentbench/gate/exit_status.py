@@ -24,19 +24,69 @@ class Exit(NamedTuple):
     """The meaning of an exit status."""
 
     verdict: str
-    text: str
+    text: str  # for headlines
+    about: str  # one sentence for the documentation
+    advice: str = ""  # what to do about it, for the documentation
 
 
-#: Exit status -> its meaning. docs/ci/pipelines.md explains what to do about each.
+#: Exit status -> its meaning.
 EXITS = {
-    OK: Exit(PASS, "all well"),
-    FAILED: Exit(FAIL, "a test or the gate failed"),
-    INTERRUPTED: Exit("INTERRUPTED", "interrupted, or a file cannot be collected"),
-    INTERNAL_ERROR: Exit("INTERNAL ERROR", "pytest, a plugin or a report failed"),
-    USAGE_ERROR: Exit("USAGE ERROR", "a wrong option or suite"),
-    NO_TESTS: Exit("NO TESTS", "no test was selected"),
-    CANNOT_MEASURE: Exit("NOT MEASURED", "what failed could not be measured, so the quality is unknown"),
-    CANNOT_TELL: Exit(INCONCLUSIVE, "the gate cannot tell"),
+    OK: Exit(PASS, "all well", "Everything passed."),
+    FAILED: Exit(
+        FAIL,
+        "a test or the gate failed",
+        "The quality is worse than required: a test, a threshold or a gate rule failed. One such failure is enough, even if much could not "
+        "be measured.",
+        "Find the cause. Repeating the session until it passes hides the failure.",
+    ),
+    INTERRUPTED: Exit(
+        "INTERRUPTED",
+        "interrupted, or a file cannot be collected",
+        "The session was interrupted, or a test file could not be collected.",
+        "Resume the run, or correct the file.",
+    ),
+    INTERNAL_ERROR: Exit(
+        "INTERNAL ERROR",
+        "pytest, a plugin or a report failed",
+        "An error in pytest, in a plugin, or while a report was written.",
+        "Read the error at the end of the session.",
+    ),
+    USAGE_ERROR: Exit(
+        "USAGE ERROR",
+        "a wrong option or suite",
+        "An option is wrong, the backend is unknown, or there is a mistake in a suite's `suite.yaml`, data or code.",
+        "The message names the file or the option and what would be right.",
+    ),
+    NO_TESTS: Exit("NO TESTS", "no test was selected", "No test was selected.", "Correct the filter: it matches nothing."),
+    CANNOT_MEASURE: Exit(
+        "NOT MEASURED",
+        "what failed could not be measured, so the quality is unknown",
+        "All failures are failures to measure: the backend failed, rollouts are lost or `infra_error`, a scorer failed, or a worker died.",
+        "Resume the run, or run it once more.",
+    ),
+    CANNOT_TELL: Exit(
+        INCONCLUSIVE,
+        "the gate cannot tell",
+        "The gate has too few data for a verdict, and `--agentbench-inconclusive=fail` is set.",
+        "Use more trials, or decide yourself.",
+    ),
+}
+
+#: Verdict of a session with status 0 that is not PASS -> its meaning.
+WITHOUT_FAILURE = {
+    INCONCLUSIVE: Exit(INCONCLUSIVE, "", "Nothing failed, but the gate has too few data for a verdict.", "Use more trials."),
+    NO_GATE: Exit(
+        NO_GATE,
+        "",
+        "Nothing failed, but no rule and no threshold was applied: scores are reported, and not judged.",
+        "Add a rule or a threshold to the suite.",
+    ),
+    SKIPPED: Exit(
+        SKIPPED,
+        "",
+        "This machine lacks something that the backend needs, and the backend was not named on the command line.",
+        "`agentbench doctor` says what is missing.",
+    ),
 }
 
 #: All verdicts that a run can have.

@@ -157,15 +157,20 @@ PREFIX = "AGENTBENCH_"
 #: Environment variables that users set. .env.example describes them.
 READ = frozenset(["AGENTBENCH_ENVS", "AGENTBENCH_GPUS", "AGENTBENCH_LOCKS", "AGENTBENCH_STACKS"])
 
-#: Environment variables of processes that agentbench starts. A session may be started in such a process.
-GIVEN = frozenset(
-    [
-        *("AGENTBENCH_ANSWER", "AGENTBENCH_MODEL", "AGENTBENCH_SCENARIO"),
-        *("AGENTBENCH_COMMAND", "AGENTBENCH_HARBOR_COMMAND", "AGENTBENCH_STACK", "AGENTBENCH_LEADER"),
-        *("AGENTBENCH_LOG", "AGENTBENCH_ROLLOUT", "AGENTBENCH_SESSION"),
-        "AGENTBENCH_NODES_SILENCE",  # only set by tests of this package
-    ]
-)
+#: Environment variable of processes that agentbench starts -> its value. A session may be started in such a process.
+GIVEN: Mapping[str, str] = {
+    "AGENTBENCH_SCENARIO": "path of the file with the scenario, for the program of the agent `command`",
+    "AGENTBENCH_MODEL": "model to request, for the program of the agent `command`",
+    "AGENTBENCH_ANSWER": "path of a file into which the program of the agent `command` may write its answer",
+    "AGENTBENCH_LEADER": "address of the first host of a service, in its commands on a cluster",
+    "AGENTBENCH_SESSION": "name of the session, in all processes of agents and scorers",
+    "AGENTBENCH_ROLLOUT": "name of the rollout's process, in all processes that a rollout with `isolation: process` starts",
+    "AGENTBENCH_COMMAND": "name of a command in a sandbox, in all its processes",
+    "AGENTBENCH_HARBOR_COMMAND": "name of a command in an environment of Harbor, in all its processes",
+    "AGENTBENCH_STACK": "folder of the stack, in all its processes",
+    "AGENTBENCH_LOG": "path of the file that gets the stderr of a process of the session",
+    "AGENTBENCH_NODES_SILENCE": "seconds without a message after which a node worker is lost; only set by tests of this package",
+}
 
 
 def unread(variables: Iterable[str], named: Collection[str]) -> list[str]:
@@ -173,4 +178,4 @@ def unread(variables: Iterable[str], named: Collection[str]) -> list[str]:
 
     `named` are variables that suites or the backend name as sources of API keys, and that are therefore used.
     """
-    return sorted(name for name in variables if name.startswith(PREFIX) and name not in READ | GIVEN and name not in named)
+    return sorted(name for name in variables if name.startswith(PREFIX) and name not in READ and name not in GIVEN and name not in named)

@@ -36,6 +36,11 @@ _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)  # exit codes of a killed chi
 _MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
 
 
+def usable_cores() -> int:
+    """Returns the number of cores that this process may use. macOS does not restrict them, so there it is the number of all cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Child:
     """A child process of this package, such as the pool (which runs rollouts) or a tap (a recording HTTP proxy).
 

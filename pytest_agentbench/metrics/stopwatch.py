@@ -84,7 +84,7 @@ def _difference(measured: float | None, evened: float | None) -> float:
     return abs(measured - evened) / evened
 
 
-#: Version of the way in which the tap (the recording HTTP proxy) times calls. docs/reference/metrics.md says what each version changed.
+#: Version of the way in which the tap (the recording HTTP proxy) times calls. docs/why/stopwatch.md says what each version changed.
 VERSION = 2
 
 OK, WARN, SATURATED = "ok", "warn", "client-saturated"

@@ -22,35 +22,43 @@ HttpUrl = Annotated[str, matching(r"^https?://\S+$", "a URL that starts with htt
 class EmbeddingsSpec(Spec):
     """The source of the vectors of texts: an OpenAI-compatible server, or a model of sentence-transformers in this process."""
 
-    url: HttpUrl | None = None  # base URL of a server, which ends in /v1
-    model: str  # model of the server, or name or folder of a model of sentence-transformers
-    query_prefix: str = ""  # text before each query, but not before documents, if the model was trained with one
-    api_key: Variable | None = None  # name of an environment variable
-    timeout: PositiveSeconds = 60.0  # time limit of a request to the server, seconds
+    url: HttpUrl | None = Field(
+        default=None,
+        description="The base URL of a server, which ends in `/v1`. Without it, a model of sentence-transformers is loaded.",
+    )
+    model: str = Field(description="The model that made the index: its name on the server, or a name or folder for sentence-transformers.")
+    query_prefix: str = Field(default="", description="Text that the model was trained to expect before a query. Documents do not get it.")
+    api_key: Variable | None = Field(default=None, description="The name of the environment variable with the server's key.")
+    timeout: PositiveSeconds = Field(default=60.0, description="Time limit of a request to the server in seconds.")
 
 
 class TavilySpec(Spec):
     """A web search that is used if too few documents are near enough, and if its key is set."""
 
-    url: HttpUrl = "https://api.tavily.com"
-    api_key: Variable = "TAVILY_API_KEY"  # name of an environment variable
-    results: int = Field(default=20, ge=1, le=20)
-    below: int = Field(default=3, ge=1)  # the search is used if fewer documents than this are near enough
-    timeout: PositiveSeconds = 60.0  # time limit of a request, seconds
+    url: HttpUrl = Field(default="https://api.tavily.com", description="The address of the web search.")
+    api_key: Variable = Field(default="TAVILY_API_KEY", description="The name of the environment variable with its key.")
+    results: int = Field(default=20, ge=1, le=20, description="The number of pages that are requested.")
+    below: int = Field(default=3, ge=1, description="The web is searched if fewer documents than this are similar enough.")
+    timeout: PositiveSeconds = Field(default=60.0, description="Time limit of a request in seconds.")
 
 
 class RetrieverConfig(Spec):
     """The settings of a retriever."""
 
-    index_dir: str = "$INDEX_DIR"  # folder with eval.index and eval.jsonl
-    embeddings: EmbeddingsSpec
-    gpu: bool = False  # whether to distribute the index over all visible GPUs, in half precision
-    allowed: str | None = None  # JSON file {question id: [document ids]}; a question only gets documents of its list
-    tavily: TavilySpec | None = None
-    port: int = Field(default=0, ge=0, le=65535)  # port on 127.0.0.1; 0 selects a free one
-    candidates: int = Field(default=1000, ge=1)  # number of nearest documents before `allowed` and the limits exclude some
-    least_score: FiniteFloat = 0.1  # a document is near enough if its inner product is higher than this
-    least_characters: int = Field(default=100, ge=0)  # documents must be longer than this
+    index_dir: str = Field(default="$INDEX_DIR", description="The folder with `eval.index` and `eval.jsonl`.")
+    embeddings: EmbeddingsSpec = Field(description="What makes the vectors of queries.")
+    gpu: bool = Field(default=False, description="With `true`, the index is distributed over all visible GPUs, in half precision.")
+    allowed: str | None = Field(
+        default=None,
+        description="A JSON file `{question id: [document ids]}`. A question gets only documents of its own list, or none without a list.",
+    )
+    tavily: TavilySpec | None = Field(default=None, description="A web search, which is used if the environment has its key.")
+    port: int = Field(default=0, ge=0, le=65535, description="The port on 127.0.0.1; 0 selects a free one.")
+    candidates: int = Field(
+        default=1000, ge=1, description="The number of nearest documents that are considered, before the list and the limits remove some."
+    )
+    least_score: FiniteFloat = Field(default=0.1, description="Inner product above which a document is similar enough.")
+    least_characters: int = Field(default=100, ge=0, description="A document has to be longer than this.")
 
     @model_validator(mode="after")
     def _a_key_is_a_servers(self) -> RetrieverConfig:
@@ -68,7 +76,10 @@ class RetrieverConfig(Spec):
 class RetrieverFile(RetrieverConfig):
     """The keys of a YAML file for `agentbench retriever serve`."""
 
-    python: str = "agentbench"  # interpreter: name of an environment, folder or program, as for `python` of a stack
+    python: str = Field(
+        default="agentbench",
+        description="The interpreter: `agentbench`, an environment by name, the folder of a virtual environment, or a program.",
+    )
 
     @property
     def config(self) -> RetrieverConfig:

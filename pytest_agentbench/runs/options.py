@@ -64,9 +64,10 @@ class RunOptions:
         read=LoginUrl,
     )
     ab: tuple[Arm, ...] = option(  # [arms](ab.md), two or more; empty without a comparison
-        "compare backends, or agents (agent:KIND), variants (variant:NAME), models (model:NAME), or values of a setting "
-        "(set:concurrency=8|16, set:backend.PATH=A|B, set:agent.PATH=A|B), in interleaved blocks of one session",
-        "[NAME=]A,[NAME=]B[,...]",
+        "compare up to twelve backends, or agents (agent:KIND), variants (variant:NAME), models (model:NAME), or values of a setting "
+        "(set:concurrency=8|16, set:backend.PATH=A|B, set:agent.PATH=A|B), in interleaved blocks of one session; "
+        "NAME= before an arm names it",
+        "A,B[,...]",
         read=parse_arms,
         empty=(),
         absent=(),
@@ -83,7 +84,7 @@ class RunOptions:
         absent=CARRY,
     )
     keep_backend: float | None = option(  # seconds that a stack keeps running after the session; null if it ends with the session
-        "keep a stack running this long after the session (30m), so that the next session with this backend can use it",
+        "keep a stack running this long after the session, such as 30m, so that the next session with this backend can use it",
         "TIME",
         read=seconds,
     )
@@ -105,21 +106,24 @@ class RunOptions:
         read=number(1),
     )
     limit: int | None = option(  # maximum number of scenarios per suite; null if there is none
-        "run only the first N scenarios of each suite that -k, -m and similar options select, as a quick check", "N", read=number(1)
+        "run only the first N scenarios of each suite that -k, -m and similar options select, as a quick check (default: all)",
+        "N",
+        read=number(1),
     )
     scenarios: tuple[str, ...] = option(  # ids of the only scenarios that run; empty if all do
-        "run only the scenarios with these ids", "ID,ID", read=names, empty=(), absent=()
+        "run only the scenarios with these ids (default: all)", "ID,ID", read=names, empty=(), absent=()
     )
     # trials per scenario; 1 with `rounds`, because tests read only the first trial; null for the number in `suite.yaml`
     trials: int | None = option(
-        "run each scenario N times, or with `auto:N` up to N times, until the gate has its verdict (default: the number in suite.yaml)",
-        "N",
+        "run each scenario N times, at most 1000; or with `auto:N` up to N times (at most 20; `auto` is `auto:5`), until the gate has its "
+        "verdict (default: the number in suite.yaml)",
+        "N|auto[:N]",
         name="trials",
         read=first_trials,
     )
     rounds: int | None = same_option(trials, most_rounds)  # maximum number of rounds, from `--agentbench-trials=auto`; null without it
     variants: tuple[str, ...] = option(  # names of the variants; empty for imported results
-        "variants to run, separated by commas, or `all` (default: the suite's own agent)",
+        "variants to run, separated by commas, or `all`",
         "NAMES",
         "default",
         read=lambda text: names(text) or ("default",),
@@ -127,7 +131,9 @@ class RunOptions:
         absent=(),
     )
     agent: str | None = option(  # agent from `--agentbench-agent`; null for the agents of the suites
-        "agent to run instead of the suite's: a built-in one, or an import path", "KIND"
+        "agent to run instead of the suite's, with the suite's sampling parameters: a built-in one, or an import path "
+        "(default: the suite's own)",
+        "KIND",
     )
     changes: Mapping[str, Any] = option(  # values from `--agentbench-set`: path -> value
         "change a value of suite.yaml, or of backend.yaml if the path begins with `backend.`, for this run",
@@ -146,7 +152,7 @@ class RunOptions:
         absent={},
     )
     slo: Mapping[str, float] = option(  # objectives from `--agentbench-slo`: objective -> milliseconds
-        "latency objective of LLM calls, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s",
+        "latency objective of LLM calls, for goodput: ttft=500ms, itl=200ms, tpot=50ms, e2e=30s; the unit is ms or s",
         "NAME=TIME",
         many=dict,
         read=objective,
@@ -159,7 +165,9 @@ class RunOptions:
         absent=(),
     )
     baseline: str | None = option(  # baseline as given in the option; null if it was not given
-        "baseline of rules `vs baseline`: a baseline file, a run, or its directory", "FILE|RUN"
+        "baseline of rules `vs baseline`: a baseline file, a run, or its directory "
+        "(default: baselines/<suite>.jsonl in the reports directory, for rules that need one)",
+        "FILE|RUN",
     )
     inconclusive: str = option(  # effect of an inconclusive gate: `pass` or `fail`
         "effect of an inconclusive gate on the exit status: `pass` does not change it, `fail` makes it 7",
@@ -178,7 +186,7 @@ class RunOptions:
         absent="gate",
     )
     time_limit: float | None = option(  # seconds after which no rollout starts; null if there is no limit
-        "start no rollouts after this long (90s, 150m, 2h); running ones finish", "TIME", read=positive_time
+        "start no rollouts after this long; running ones finish (default: no limit)", "TIME", read=positive_time
     )
     # time limits in seconds for `connect`, `first_token`, `idle`, `call` and `rollout`; null: no limit, or for `rollout` the one of
     # `suite.yaml`
@@ -190,7 +198,7 @@ class RunOptions:
         connect=Option("time limit for connecting to the backend; `off` for no limit", "TIME", "10s", read=budget),
         first_token=Option("time limit for the first token of a stream", "TIME", "5m", read=budget),
         idle=Option("time limit for each further token; a stall ends the call", "TIME", "2m", read=budget),
-        call=Option("time limit of a whole LLM call", "TIME", "off", read=budget),
+        call=Option("time limit of a whole LLM call, without a delay by a rate limit", "TIME", "off", read=budget),
     )
     # largest sizes in bytes of an `answer`, a `tool_result`, a `reason` and a `record`
     sizes: Mapping[str, int] = option_group(
@@ -211,12 +219,16 @@ class RunOptions:
             "HOST:PORT",
             read=listening_address,
         ),
-        advertise=Option("address that node workers use, if it is not the one of --agentbench-nodes-listen", "HOST[:PORT]", read=address),
+        advertise=Option(
+            "address that node workers use, if it is another one (default: the one of --agentbench-nodes-listen)",
+            "HOST[:PORT]",
+            read=address,
+        ),
         wait=Option("how long rollouts wait while no node worker is there", "TIME", "60s", read=positive_time),
         tls=Option("certificate and key, with which connections of node workers are encrypted", "CERT:KEY", read=certificate),
     )
     retries: int = option(  # maximum number of retries of a rollout
-        "how often a rollout that ended as infra_error is retried",
+        "how often a rollout that ended as infra_error is retried, at most 100",
         "N",
         "2",
         read=number(0, MOST_RETRIES),
@@ -224,7 +236,9 @@ class RunOptions:
         absent=0,
     )
     resume: str | None = option(  # run to resume as given in the option, a name or a directory; null for a new run
-        "resume the run with this name or directory (default: the latest): only rollouts that are missing or failed run", "[RUN]"
+        "resume the run with this name or directory, or the latest if none is named; only rollouts that are missing or failed run. In "
+        "the ini file it is `latest`, and `--agentbench-resume=` turns it off",
+        "[RUN]",
     )
     resume_rerun: tuple[str, ...] = option(  # statuses of rollouts that run again
         "statuses of rollouts that a resumed run runs again, or `none`",
@@ -248,7 +262,9 @@ class RunOptions:
         read=run_name,
     )
     sample_interval: float | None = option(  # seconds between two samples of the metrics; null for the value of the backend
-        "time between two samples of the metrics of backend and GPUs (default: the value of the backend, usually 1s)", "TIME", read=interval
+        "time between two samples of the metrics of backend and GPUs, 100ms to 1h (default: the value of the backend, usually 1s)",
+        "TIME",
+        read=interval,
     )
     # port of 127.0.0.1 at which [the metrics of the run](monitoring.md#the-metrics-of-a-run) were served while it ran, 0 for any free one;
     # null if they were not served
@@ -278,7 +294,7 @@ class RunOptions:
         absent="off",
     )
     reports: str = option(  # name of the reports directory, without its parents
-        "directory for run directories", "DIR", "reports", read=folder, empty=READ, absent=""
+        "directory for run directories, relative to pytest's rootdir", "DIR", "reports", read=folder, empty=READ, absent=""
     )
     keep: str = option(  # requests and replies that messages.jsonl contains: `all`, `calls` or `none`
         "requests and replies in messages.jsonl: `all`, `calls` (those of the agent itself, without tools), or `none`",
@@ -289,5 +305,7 @@ class RunOptions:
         absent=NONE,
     )
     inline: bool = option(  # whether rollouts ran in the process of their tests
-        "run each rollout in the test's own call stack, without budgets; --pdb implies it; not with -n", read=bool, absent=False
+        "run each rollout in the test's own call stack, without time limits and retries; --pdb implies it; not with -n",
+        read=bool,
+        absent=False,
     )

@@ -230,7 +230,7 @@ class SessionFacts:
     resume: str | None = None  # command that resumes the run; null if nothing is left to run
     damaged: tuple[str, ...] = ()  # sentences on parts of the journal that could not be read
     losses: tuple[str, ...] = ()  # sentences on [failures at the end of the session](running.md#what-fails-at-the-end), each with its cause
-    # [word for the exit status](pipelines.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
+    # [word for the exit status](exit-statuses.md): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
     # `NO GATE` if [no rule was applied](gates.md#what-counts-as-a-rule); `IMPORTED` for [results of other tools](import.md)
     verdict: str = ""
     # exit status of pytest, which depends on failed tests and the [gate](gates.md#exit-statuses); for a run that was scored again, the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from pytest_agentbench.errors import BackendError, InfraError
 from pytest_agentbench.lib import file_system
+from pytest_agentbench.lib.process import usable_cores
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
@@ -29,7 +29,7 @@ _NOTICE_AFTER = 5.0  # seconds of waiting after which the user is notified
 
 def default_count() -> int:
     """Returns the default number of sandboxes on a machine: two for each core that this process may use, at most MOST."""
-    return min(2 * len(os.sched_getaffinity(0)), MOST)
+    return min(2 * usable_cores(), MOST)
 
 
 class Slot:

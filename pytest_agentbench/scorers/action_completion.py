@@ -46,7 +46,14 @@ A goal that asks to leave something alone is completed when it was left alone.""
 
 @scorer(range=(0, 1))
 async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
-    """Returns the share of `user_goals` that were reached according to most judgements. A scenario without goals gets no score."""
+    """Returns the share of `user_goals` that were reached according to most judgements of a judge.
+
+    A scenario without goals gets no score.
+
+    Options:
+        judgements: How often the judge is asked.
+        temperature: Sampling temperature of the judge.
+    """
     goals = goals_of(scenario)
     if not goals:
         raise ValueError("the scenario has no user_goals; add them to the data set, or leave out the scorer action_completion")

@@ -30,5 +30,10 @@ Then give a mark from 0 (nothing of it was done) to 10 (all of it was done, and 
 
 @scorer(range=(0, 1))
 async def completeness(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
-    """Returns how much of the request was done, from 0 to 1: the mean of the marks that the judge gives in `judgements` requests."""
+    """Returns how much of the request was done, from 0 to 1: the mean of the marks that a judge gives.
+
+    Options:
+        judgements: How often the judge is asked.
+        temperature: Sampling temperature of the judge.
+    """
     return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 def exact(
     scenario: Scenario, rollout: Rollout, *, answer: str | list[str] | None = None, key: str = "answer", ignore_case: bool = False
 ) -> Score:
-    """Returns 1.0 if the answer without outer spaces is one of the expected texts, otherwise 0.0."""
+    """Returns 1.0 if the answer without outer spaces is one of the expected texts, otherwise 0.0.
+
+    Options:
+        answer: The expected text, or a list of them.
+        key: Key of the expected answer in the scenario's `metadata`, if no option gives it.
+        ignore_case: Whether case is ignored.
+    """
     expected = [str(each).strip() for each in expected_answers(scenario, answer, key)]
     actual = rollout.answer.strip()
     right = actual in expected or (ignore_case and actual.casefold() in [each.casefold() for each in expected])

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns 1.0 if every call is the expected one, otherwise 0.0 with the first difference as explanation."""
+    """Returns 1.0 if the calls are the expected ones in the expected order, with the expected arguments, otherwise 0.0.
+
+    The explanation is the first difference.
+    """
     expected, made = expected_and_actual(scenario, rollout)
     faults = [_fault(*pair) for pair in zip_longest(expected, made)]
     right = next((i for i, fault in enumerate(faults) if fault), len(faults))

@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 @scorer(better="lower", range=(0, math.inf), unit="calls")
 def hallucinated(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the number of calls of tools that do not exist. 0 is best."""
+    """Returns the number of calls of tools that do not exist. 0 is best. Such a call lowers `tsq`, too."""
     names = [call.name for call in rollout.tool_calls if call.problem == "unknown_tool"]
     return Score(len(names), {"calls": len(rollout.tool_calls)}, f"unknown tools: {', '.join(dict.fromkeys(names)) or 'none'}")

@@ -74,10 +74,20 @@ _LETTER = re.compile(r"\(?([A-Z])(?:\)|[.):]\s.*)?\.?", re.DOTALL)
 
 @scorer(range=(0, 1))
 async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key: str = "answer", temperature: float = 0.0) -> Score:
-    """Returns 1.0 for a right answer, otherwise 0.0.
+    """Returns 1.0 for a right answer, otherwise 0.0. A judge decides if the text alone does not.
 
-    An answer is right if its text is the expected one, or the right letter of a multiple choice. Another letter or an empty answer is
-    wrong. The judge decides about any other answer. Raises JudgeError if its verdict cannot be parsed, so that the answer gets no score.
+    - The final answer is the last text between `<answer>` tags, or else the last text after `Answer:` on a line, or else the whole text.
+    - It is right if it equals the expected one. Case, width of characters, repeated spaces, a full stop, and enclosing marks such as `$`
+      and `**` are ignored. In a multiple choice (`answer_type: multipleChoice` in the metadata) a letter decides.
+    - An empty answer is wrong. The judge decides about any other answer: it sees question, answer and expected answer.
+    - The part `judged` is 1 if the judge decided. The part `confidence` is the percentage after `Confidence:`, or else the one that the
+      judge reads in the answer. An answer without a confidence has no such part.
+
+    If the judge does not answer, or its answer cannot be parsed, there is no score.
+
+    Options:
+        key: Key of the expected answer in the scenario's `metadata`.
+        temperature: Sampling temperature of the judge.
     """
     expected = str(expected_answers(scenario, None, key)[0])
     final, stated = final_answer(rollout.answer), confidence(rollout.answer)

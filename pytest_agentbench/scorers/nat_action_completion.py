@@ -23,7 +23,11 @@ ACTIONS = (
 
 @scorer(range=(0, 1))
 def nat_action_completion(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the share of `user_goals` that the agent's answer seems to address (`addressed`)."""
+    """Returns the share of `user_goals` that the agent's answer seems to address.
+
+    It compares words, as NVIDIA's NeMo Agent Toolkit does without a model. The answer has to contain one of the goal's verbs, such as
+    "transfer", or one of its longer words if it has no known verb.
+    """
     goals = goals_of(scenario)
     if not goals:
         return Score(1.0, {"goals": 0, "completed": 0}, "no goals; the toolkit counts that as complete")

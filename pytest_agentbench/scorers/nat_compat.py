@@ -31,7 +31,17 @@ def _range(*, tool_weight: float, parameter_weight: float, **_: Any) -> tuple[fl
 def nat_compat(
     scenario: Scenario, rollout: Rollout, *, tool_weight: float = 1.0, parameter_weight: float = 0.0, strict_mode: bool = False
 ) -> Score:
-    """Returns the score of the toolkit's evaluator. Options have the names and defaults of the toolkit."""
+    """Returns the TSQ that the evaluator of NVIDIA's NeMo Agent Toolkit computes.
+
+    The value is the weighted sum of the F1 of the sets of tools and the share of expected parameters. Weights are not normalised: with 1.0
+    and 0.4 the best score is 1.4. Options have the names and defaults of the toolkit. With the defaults it differs from `tsq` in one way: a
+    call of a tool that does not exist does not count, because the toolkit does not record it.
+
+    Options:
+        tool_weight: Factor of the F1 of the sets of tools.
+        parameter_weight: Factor of the share of expected parameters. A value of the right type counts half.
+        strict_mode: Whether a value that only has the right type counts nothing.
+    """
     return nat_score(nat_calls(rollout), scenario.expected, tool_weight, parameter_weight, strict_mode)
 
 

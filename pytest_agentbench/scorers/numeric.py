@@ -46,8 +46,14 @@ def numeric(
 ) -> Score:
     """Returns 1.0 if the last number of the answer is an expected one within the larger of two tolerances, otherwise 0.0.
 
-    `absolute` is in the unit of the number, `relative` is a share of the expected number. Units are ignored. A percent sign may be
-    missing in either number: 25 % equals 25 and 0.25.
+    Numbers are read as `1,234.50`, `1'234`, `-3`, `6.02e23`, `$5` and `5kg`. Units are ignored. A percent sign may be missing in either
+    number: 25 % equals 25 and 0.25. An answer without a number scores 0.
+
+    Options:
+        answer: The expected number, or a list of them.
+        key: Key of the expected answer in the scenario's `metadata`, if no option gives it.
+        absolute: Accepted difference, in the unit of the number.
+        relative: Accepted difference, as a share of the expected number.
     """
     expected = [_expected(each) for each in expected_answers(scenario, answer, key)]
     expected_text = " or ".join(each.text for each in expected)

@@ -30,5 +30,10 @@ Say first what was sensible and what was not, and then give a mark from 0 (aimle
 
 @scorer(range=(0, 1))
 async def reasoning_quality(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
-    """Returns how sensible the agent's steps were, from 0 to 1: the mean of the marks that the judge gives in `judgements` requests."""
+    """Returns how sensible the agent's steps were, from 0 to 1: the mean of the marks that a judge gives.
+
+    Options:
+        judgements: How often the judge is asked.
+        temperature: Sampling temperature of the judge.
+    """
     return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def regex(scenario: Scenario, rollout: Rollout, *, pattern: str | list[str] | None = None, key: str = "answer") -> Score:
-    """Returns 1.0 if one of the patterns (Python's `re`, `(?i)` to ignore case) matches anywhere in the answer, otherwise 0.0."""
+    """Returns 1.0 if a regular expression matches anywhere in the answer, otherwise 0.0.
+
+    Options:
+        pattern: A regular expression of Python, or a list of them, one of which has to match.
+        key: Key of the regular expression in the scenario's `metadata`, if no option gives it.
+    """
     patterns = [str(each) for each in expected_answers(scenario, pattern, key)]
     match = next((match for each in patterns if (match := re.search(each, rollout.answer))), None)
     if match is None:

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1), threshold=1.0)
 def reward(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the main reward, from 0 to 1. The parts are all rewards by name. The explanation names the first check that failed."""
+    """Returns the main reward of a task that ran in a sandbox, from 0 to 1.
+
+    The parts are all rewards that the task's verifier wrote, by name. The explanation names the first check that failed. A rollout that was
+    not verified, and a reward outside of the range, give no score.
+    """
     verification = rollout.verification
     if verification is None:
         raise ValueError("the rollout was not verified; use the scorer reward only in suites of Harbor tasks, which run in a sandbox")

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def schema_valid(scenario: Scenario, rollout: Rollout) -> Score:
-    """Returns the share of valid calls. They were checked when they were made.
+    """Returns the share of the calls whose tool exists and whose arguments are JSON that fits the tool's schema.
 
-    Without calls the value is 1.0. Whether calls were expected is measured by `tsq`.
+    Calls were checked when they were made, repaired ones in their repaired form. The part `repaired` is their number. Without calls the
+    value is 1.0.
     """
     calls = rollout.tool_calls
     wrong = [f"{call.name}: {call.problem}{f' ({call.detail})' if call.detail else ''}" for call in calls if call.problem]

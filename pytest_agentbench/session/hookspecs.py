@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 def pytest_agentbench_make_backend(config: pytest.Config, name: str, changes: Sequence[tuple[str, Any]]) -> Backend | None:
     """Returns the backend for the value of --agentbench-backend, or None to leave it to other plugins. The built-in hook comes last.
 
-    `changes` has the changes to its YAML from --agentbench-set and --agentbench-ab: (dotted path, value).
+    Args:
+        config: The configuration of the session.
+        name: The value of the option.
+        changes: Changes to the backend's YAML from --agentbench-set and --agentbench-ab: (dotted path, value).
     """
 
 
@@ -34,9 +37,15 @@ def pytest_agentbench_update_environment(environment: dict[str, Any]) -> None:
 
 @pytest.hookspec(firstresult=True)
 def pytest_agentbench_redact(text: str) -> str | None:
-    """Returns the text of a record without the parts that must not be written. Called after the built-in redaction."""
+    """Returns the text of a record without the parts that must not be written. Called after the built-in redaction.
+
+    The text is a line of JSON, and the result has to be one, too. Tests read the redacted record.
+    """
 
 
 @pytest.hookspec
 def pytest_agentbench_report(run: Run, directory: Path) -> Path | None:
-    """Writes an additional report into the run directory and returns its path."""
+    """Writes an additional report into the run directory and returns its path. Called after run.json and report.md were written.
+
+    `run` has the content of run.json as frozen records, whose attributes are the keys.
+    """

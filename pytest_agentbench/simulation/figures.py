@@ -47,7 +47,7 @@ OBJECTIVES: Mapping[str, str] = {"ttft": "--sla-ttft-ms", "tpot": "--sla-itl-ms"
 
 @dataclass(frozen=True)
 class Figures:
-    """The metrics of a run's calls, measured in the run or simulated with one setting. None means unknown."""
+    """The metrics of a run's calls, measured in the run or simulated with one setting, as far as they are known."""
 
     goodput_per_s: float | None  # calls that meet the objectives, per second of `duration_s`; None without objectives
     ttft_p50_ms: float | None

@@ -70,10 +70,10 @@ _FLAG = re.compile(r"--([\w-]+)(?:=(.*))?")
 class Setting:
     """A setting of a stack: the number and the KV caches of aggregated workers, and the router in front of them."""
 
-    workers: int
+    workers: int  # number of workers
     kv_blocks: int  # blocks in each worker's KV cache
     block_size: int  # tokens in a block
-    router: str  # one of ROUTERS; `round_robin` for one worker, which needs no choice
+    router: str  # `kv` or `round_robin`; the latter for one worker, which needs no choice
 
     @classmethod
     def of(cls, facts: Facts) -> Setting | None:

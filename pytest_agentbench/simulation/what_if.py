@@ -151,23 +151,23 @@ class SettingEstimate:
     setting: Setting
     own: bool  # whether it is the setting of the run
     figures: Figures
-    ranks: Mapping[str, int]  # metric -> rank among the settings; metrics that rank nothing are missing
+    ranks: Mapping[str, int]  # metric -> place among the settings; metrics that rank nothing are missing
 
 
 @dataclass(frozen=True)
 class WhatIf:
     """The result of a simulation: the metrics of a run's calls with other settings."""
 
-    schema: str
-    run: str
+    schema: str  # `agentbench-what-if/1`
+    run: str  # name of the run
     calls: int  # number of replayed calls
     left_out: int  # number of calls that failed, or have no known time
     objectives_ms: Mapping[str, float]  # objective -> milliseconds
-    timing: WorkerSpeed | str  # speed of one worker, MOCKER, or path of a profile
+    timing: WorkerSpeed | str  # speed of one worker, `mocker`, or path of a profile
     lacking: Sequence[str]  # unknown parts of the run's own setting
     measured: Figures  # measured metrics of the run
     own: SettingEstimate | None  # simulation of the run's own setting; None if that is unknown
-    off: Mapping[str, float]  # metric -> `distance` of the simulation of the run's own setting
+    off: Mapping[str, float]  # metric -> error of the own setting's simulation; in JSON 0.17 is 17 %, null is beyond any ratio
     answers: Sequence[SettingEstimate]  # all simulated settings, including the run's own if it is known
 
     @property

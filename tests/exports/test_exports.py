@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from pytest_agentbench.exports import EXPORTS, TOOLS, load_reader, load_writer
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.records import Attempt, Chunk, Draft, KeptCall, Program, ToldHints, Verification
 from pytest_agentbench.runs.journal import read_journal
+from tests.export_page import ROUND_TRIPS
 from tests.made_runs import run_directory
-from tests.project import ROOT
 from tests.tables.shop import BOUGHT, MS, START, call
 
 #: Maps each imported tool to its export format, and the place of the files below the export.
@@ -129,12 +128,8 @@ def fates(tool: str, folder: Path) -> dict[str, Fate]:
 
 
 def told(tool: str) -> Iterator[tuple[str, Fate]]:
-    """Yields each record with its fields that are lost or changed according to docs/reference/export.md."""
-    text = (ROOT / "docs" / "reference/export.md").read_text(encoding="utf-8").partition("\n## There and back\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    head, _, *body = rows
-    places = head.index("each"), head.index(f"`{tool}`")
-    cells = {row[0]: frozenset(re.findall(r"`(\w+)`", " ".join(row[place] for place in places))) for row in body}
+    """Yields each record with its fields that are lost or changed according to the table in docs/reference/export.md."""
+    cells = {row: frozenset(f"{names.get('each', '')} {names.get(tool, '')}".split()) for row, names in ROUND_TRIPS.items()}
     for record in ("rollout", "call", "tool call"):
         yield record, Fate(cells[f"{record}: lost"], cells[f"{record}: other"])
 

@@ -16,7 +16,7 @@ def test_the_table_is_complete() -> None:
     """The table contains exactly the variables that the package reads or sets."""
     texts = [file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py") if file != OWN]
 
-    assert options.READ | options.GIVEN == {name for text in texts for name in re.findall(r'"(AGENTBENCH_\w+)"', text)}
+    assert {*options.READ, *options.GIVEN} == {name for text in texts for name in re.findall(r'"(AGENTBENCH_\w+)"', text)}
 
 
 def test_what_users_set_is_in_the_example() -> None:

@@ -28,7 +28,7 @@ from pytest_agentbench.runs.sessions import find_resumable
 from pytest_agentbench.tap.dialects import DIALECTS
 from tests.example import EXAMPLE, PICTURES, REPORTS, run_command, write_pages
 from tests.made_runs import run_directory
-from tests.project import PLACE, ROOT
+from tests.project import PLACE
 from tests.report_page import data_of
 from tests.tables.shop import ALL
 
@@ -74,8 +74,8 @@ def test_the_example_has_current_pages(run: Run, tmp_path: Path, page: str) -> N
 
 
 def test_the_example_has_current_pictures() -> None:
-    """The pictures have the names and axes of this version. The report shows both, and README.md one of them."""
-    report, readme = ((folder / name).read_text(encoding="utf-8") for folder, name in ((EXAMPLE, "report.md"), (ROOT, "README.md")))
+    """The pictures have the names and axes of this version, and the report shows them."""
+    report = (EXAMPLE / "report.md").read_text(encoding="utf-8")
 
     assert sorted(PICTURES) == sorted(file.name for _, file in drawn(EXAMPLE)) == sorted(each.name for each in (EXAMPLE / FOLDER).iterdir())
     for picture in PICTURES:
@@ -84,7 +84,6 @@ def test_the_example_has_current_pictures() -> None:
         shown = SCATTER_AXES if "_vs_" in picture else AXES
         assert [] == [words for words in shown.values() if words not in text], "make example"
         assert f"({FOLDER}/{picture})" in report
-    assert str((EXAMPLE / FOLDER / PICTURES[0]).relative_to(ROOT)) in readme
 
 
 def test_the_files_are_explained() -> None:

@@ -288,6 +288,13 @@ def test_faulty_options(pytester: pytest.Pytester, arguments: str, sentence: str
     assert f"--agentbench-{sentence}" == str(caught.value)
 
 
+@pytest.mark.parametrize("option", [each for each in OPTIONS if each.metavar and each.name != "resume"], ids=lambda option: option.name)
+def test_values_are_required(pytester: pytest.Pytester, option: Option) -> None:
+    """Every option with a value, except --agentbench-resume, is refused without one."""
+    with pytest.raises(pytest.UsageError, match=f"argument {option.flag}: expected one argument"):
+        pytester.parseconfig(option.flag)
+
+
 def test_help_names_the_ini_key(pytester: pytest.Pytester) -> None:
     """Each option's help names its ini key."""
     (group,) = (each for each in pytester.parseconfig()._parser._groups if each.name == "agentbench")

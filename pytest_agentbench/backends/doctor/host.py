@@ -23,6 +23,7 @@ from pytest_agentbench.backends.stack.templates import TEMPLATE, expand
 from pytest_agentbench.clusters import slurm
 from pytest_agentbench.clusters.kubernetes import Cluster
 from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.lib.process import usable_cores
 
 
 def docker_checks(spec: StackSpec) -> Iterator[Check]:
@@ -241,7 +242,7 @@ def stack_checks(spec: StackSpec) -> Iterator[Check]:
 def host_checks() -> Iterator[Check]:
     """Checks this machine for `agentbench doctor` without a backend. Missing GPUs or Docker are `absent`: not all backends need them."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
-    yield ok("cores", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
+    yield ok("cores", f"{usable_cores()}")
     yield disk_check()
     yield _gpus()
     yield _docker()

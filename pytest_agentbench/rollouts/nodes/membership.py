@@ -21,7 +21,7 @@ from pytest_agentbench.errors import AgentbenchError, ConfigError, InfraError
 from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.connection_security import Trust
 from pytest_agentbench.lib.error_texts import cause
-from pytest_agentbench.lib.process import SESSION, Child, end_marked
+from pytest_agentbench.lib.process import SESSION, Child, end_marked, usable_cores
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.lib.wire import OtherVersion
 from pytest_agentbench.records import Endpoint
@@ -133,8 +133,7 @@ class Membership:
 
     def _join(self) -> Join:
         package, python = versions()
-        cores = len(os.sched_getaffinity(0))
-        return Join(self._terms.node, self._instance, os.getpid(), self._terms.slots, cores, os.nice(0), package, python)
+        return Join(self._terms.node, self._instance, os.getpid(), self._terms.slots, usable_cores(), os.nice(0), package, python)
 
     def _handle(self, header: list[object], body: bytes) -> None:
         match header[0]:
