@@ -36,6 +36,7 @@ html_static_path = ["_static", *([str(MERMAID)] if MERMAID.exists() else [])]
 html_css_files = ["site.css"]
 html_js_files = ["versions.js"]
 html_copy_source = False
+html_show_copyright = False
 html_show_sphinx = False
 html_theme_options = {"source_view_link": f"{SOURCE}/blob/main/docs/{{filename}}"}
 html_sidebars = {

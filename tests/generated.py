@@ -43,7 +43,6 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGE = REFERENCE / "run-json.md"
 METRICS = REFERENCE / "metrics.md"
 EXPORT = REFERENCE / "export.md"
-TREND = ROOT / "docs" / "compare/trend.md"
 BASELINE = ROOT / "docs" / "compare/baselines.md"
 WHAT_IF = ROOT / "docs" / "compare/what-if.md"
 DASHBOARD = ROOT / "backends" / "monitoring" / "dashboard.json"
@@ -128,8 +127,7 @@ def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
 def generated() -> dict[Path, str]:
     """Maps each file to its correct content."""
     pages: dict[Path, Mapping[str, Iterable[str]]] = {
-        PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
-        TREND: {"trend": tables_of("trend")},
+        PAGE: {name: tables_of(name) for name in FILES},
         BASELINE: {"baseline": tables_of_records([RunFacts, Trial, CallTimes])},
         WHAT_IF: {"what-if": tables_of_records(records_of(WhatIf))},
         METRICS: metric_tables(),

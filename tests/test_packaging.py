@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -14,10 +15,13 @@ import venv
 import zipfile
 from email.message import Message
 from email.parser import Parser
+from importlib.metadata import packages_distributions, requires
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.rollouts.nodes.suite_files import package_hash
@@ -204,6 +208,35 @@ def test_constraints() -> None:
     for requirement in map(Requirement, required):
         pinned = versions[requirement.name.replace("_", "-")]
         assert all(map(requirement.specifier.contains, pinned)), f"{requirement}: {pinned}; run `make constraints`"
+
+
+#: Imported packages that are a part of another one's interface -> the package that requires them.
+BROUGHT = {
+    "anyio": "mcp",
+    "mcp-types": "mcp",
+    "multidict": "aiohttp",
+    "pydantic-core": "pydantic",
+    "urllib3": "requests",
+    "yarl": "aiohttp",
+}
+
+
+def test_imports_are_declared() -> None:
+    """Every package that a module imports is a dependency or in an extra, or a dependency requires it for sure."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    declared = {canonicalize_name(Requirement(line).name) for line in lines}
+    packages = packages_distributions()
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "pytest_agentbench").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    tops = {module.partition(".")[0] for module in modules} - {*sys.stdlib_module_names, "pytest_agentbench"}
+    imported = {canonicalize_name(name) for top in tops for name in packages.get(top, [top])}
+
+    assert {*BROUGHT} == imported - declared
+    for name, parent in BROUGHT.items():
+        assert name in {canonicalize_name(Requirement(line).name) for line in requires(parent) or []}, f"{parent} does not require {name}"
 
 
 @pytest.mark.slow
