@@ -7,7 +7,7 @@ MERMAID := build/mermaid/mermaid.min.js
 # Tests wait for processes, so that one more than there are cores keeps the cores busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: bench test test-slow test-real test-gpu lint docs tables example benchmarks wheel dist constraints clean
+.PHONY: bench test test-slow test-real test-gpu lint docs tables example benchmarks dist constraints clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
@@ -46,9 +46,6 @@ example: $(VENV)/test.stamp  ## the run in reports/example, anew
 
 benchmarks: $(VENV)/test.stamp  ## speed and memory, printed as ratios
 	$(BIN)/python -m benchmarks
-
-wheel: $(VENV)/test.stamp
-	$(BIN)/python -m build --wheel --outdir dist .
 
 dist: $(VENV)/test.stamp  ## the sdist, and the wheel that is built from it
 	rm -rf dist

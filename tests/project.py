@@ -45,6 +45,16 @@ def test_tools(rollout, thresholds):
     assert rollout.score("tsq") >= thresholds["tsq"]
 """
 
+BROKEN_ONCE = """
+import pathlib
+from pytest_agentbench import InfraError
+
+async def run(scenario, llm):
+    if not pathlib.Path("repaired").exists():
+        raise InfraError("the network is down")
+    await llm.chat(scenario.messages)
+"""
+
 #: Plugins of the development environment. Loading them would cost each process of a session half a second of CPU.
 OTHER_PLUGINS = (
     *("anyio", "benchmark", "env", "html", "html_fixtures", "hypothesispytest", "metadata"),
@@ -145,6 +155,12 @@ class Project:
             "available_tools": TOOLS,
             "expected_tool_calls": [{"tool": tool, "parameters": {"item": "lamp"}, "goal": "find a lamp"} for tool in expected],
         }
+
+    def broken_once(self) -> None:
+        """Writes a suite whose first session cannot measure. The second one can."""
+        self.suite(agent={"kind": "./agent.py:run"}, thresholds={}, test="def test_answer(rollout):\n    assert rollout.status == 'ok'\n")
+        self.write("scenarios/shop/agent.py", BROKEN_ONCE)
+        self.write("conftest.py", "def pytest_unconfigure():\n    open('repaired', 'w').close()\n")
 
     def write(self, name: str, text: str) -> Path:
         path = self.root / name

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from pytest_agentbench.session.settings import OPTIONS
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "docs" / "ci").glob("*.yml"))
 GITHUB = [file for file in FILES if file.name.startswith("github-")]
+ACTION = ROOT / "action.yml"
+OURS = "pytest-agentbench/pytest-agentbench"
 
 Node = dict[Any, Any]
 
@@ -51,15 +55,33 @@ def commands(file: Path, program: str) -> list[list[str]]:
     return [shlex.split(found[1]) for line in lines if (found := re.match(rf"(?:exec )?\.venv/bin/{program}\s+(.*)", line))]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def actions(file: Path) -> list[Node]:
+    """Returns the steps of a workflow that use the action of this repository."""
+    every = [step for job in loaded(file).get("jobs", {}).values() for step in job["steps"]]
+    return [step for step in every if step.get("uses", "").startswith(f"{OURS}@")]
+
+
+def sessions(file: Path) -> list[list[str]]:
+    """Returns the arguments of each call of pytest, by a script or by the action."""
+    spec = importlib.util.spec_from_file_location("steps", ROOT / ".github" / "action" / "steps.py")
+    assert spec is not None and spec.loader is not None
+    steps = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(steps)
+    defaults = {name: given.get("default", "") for name, given in loaded(ACTION)["inputs"].items()}
+    given = [{name.upper(): str(value) for name, value in {**defaults, **step["with"]}.items()} for step in actions(file)]
+    given = [{**inputs, "BASELINE": inputs["BASELINE"] if "/" in inputs["BASELINE"] else ""} for inputs in given]  # The name of an artefact
+    return [*commands(file, "pytest"), *(steps.session_command(inputs)[3:] for inputs in given)]
+
+
+@pytest.mark.parametrize("file", [*FILES, ACTION], ids=lambda file: file.name)
 def test_commands_exist(file: Path) -> None:
     """Every `agentbench` command of a workflow exists and accepts its arguments."""
-    found = commands(file, "agentbench")
+    found = [words for words in commands(file, "agentbench") if "$BACKEND" not in words]
 
     for words in found:
         assert callable(parser().parse_args(words).run)
     names = {" ".join(words[:2]) for words in found}
-    assert {"cleanup", "scrub reports"} < names
+    assert actions(file) or {"cleanup", "scrub reports"} <= names
     environments = {name for words in found if words[:2] == ["env", "create"] for name in words[2:]}
     backends = {name for words in found if words[0] == "doctor" for name in words[1:]}
     assert {f"{name}.yaml" for name in backends | environments} <= {each.name for each in (ROOT / "backends").iterdir()}
@@ -77,7 +99,7 @@ def test_options_exist(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     trial = Trial("banking", "banking", "banking-000", 1, "ok", scores={"tsq": 1.0})
     write_baseline(Evidence.of(RunFacts("earlier"), [trial]), "banking", tmp_path / "reports" / "baselines" / "banking.jsonl")
     known = {f"--agentbench-{option.name}" for option in OPTIONS}
-    runs = {tuple(words) for words in commands(file, "pytest")}
+    runs = {tuple(words) for words in sessions(file)}
 
     assert runs
     for words in runs:
@@ -97,10 +119,7 @@ def jobs(file: Path) -> list[Node]:
 
 @pytest.mark.parametrize("file", GITHUB, ids=lambda file: file.name)
 def test_github(file: Path) -> None:
-    """A job on the GPU runs for no fork, has no write permission, and replaces the shell by pytest.
-
-    It always ends with cleanup, scrub and upload.
-    """
+    """A job on the GPU runs for no fork and has no write permission. Without the action, it does what the action does."""
     workflow = loaded(file)
     events = workflow[True]  # The key is `on` in the file.
 
@@ -116,18 +135,40 @@ def test_github(file: Path) -> None:
         steps = job["steps"]
         assert {"persist-credentials": False} == steps[0]["with"]
         assert "HF_HOME" in job["env"]
-        runs = [step["run"].splitlines() for step in steps if "pytest scenarios" in step.get("run", "")]
-        assert runs
-        for lines in runs:
-            starts = [line for line in lines if ".venv/bin/pytest" in line]
-            assert all(line.startswith("exec ") for line in starts)
-            assert lines[-1] == starts[-1] or starts[-1].endswith("\\")
-        first = next(number for number, step in enumerate(steps) if "pytest scenarios" in step.get("run", ""))
-        assert any("agentbench cleanup" in step.get("run", "") for step in steps[:first])
-        *_, hand_over, upload = steps
-        assert ("always()", "always()") == (hand_over["if"], upload["if"])
-        assert hand_over["run"].index("agentbench cleanup") < hand_over["run"].index("agentbench scrub reports")
-        assert {"reports", "junit.xml", "!reports/latest"} <= set(upload["with"]["path"].split())
+        if used := [step for step in steps if step.get("uses", "").startswith(f"{OURS}@")]:
+            assert [("none", "false")] == [(step["with"]["install"], step["with"]["comment"]) for step in used]
+        else:
+            check_steps(steps, "pytest scenarios")
+
+
+def check_steps(steps: list[Node], session: str) -> None:
+    """The first process is the session. It begins after cleanup, and always ends with cleanup, scrub and upload."""
+    first = next(number for number, step in enumerate(steps) if session in step.get("run", ""))
+    assert re.search(r"^exec .*" + re.escape(session), steps[first]["run"], re.MULTILINE)
+    assert any("agentbench cleanup" in step.get("run", "") for step in steps[:first])
+    clean_up, upload = (step for step in steps if str(step.get("if", "")).startswith("always()"))
+    assert clean_up["run"].index("agentbench cleanup") < clean_up["run"].index("agentbench scrub reports")
+    assert {"reports", "junit.xml", "!reports/latest"} == set(upload["with"]["path"].split())
+    assert first < steps.index(clean_up) < steps.index(upload)
+
+
+def test_action() -> None:
+    """The action does with a session what a workflow without it does. Only two of its steps get the token."""
+    steps = loaded(ACTION)["runs"]["steps"]
+
+    check_steps(steps, 'steps.py" run')
+    assert ["Find the baseline", "Write or replace the comment"] == [step["name"] for step in steps if "TOKEN" in step.get("env", {})]
+
+
+def test_the_action_is_of_this_version() -> None:
+    """Workflows and pages use our action at the version of this package, with inputs that it has."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    texts = "".join(file.read_text(encoding="utf-8") for file in [*GITHUB, ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+    assert {f"v{version}"} == set(re.findall(rf"uses: {OURS}(?:/\S+)?@(\S+)", texts))
+    used = [step for file in GITHUB for step in actions(file)]
+    assert used
+    assert all(step["with"].keys() <= loaded(ACTION)["inputs"].keys() for step in used)
 
 
 def test_gitlab() -> None:
@@ -175,7 +216,7 @@ def test_a_bad_night_is_published() -> None:
     """Steps after a failed pytest run unless the job was cancelled. Only the job on a hosted machine may write pages."""
     every = loaded(ROOT / "docs" / "ci" / "github-trend.yml")["jobs"]
     steps = every["measure"]["steps"]
-    first = next(place for place, step in enumerate(steps) if "pytest scenarios" in step.get("run", ""))
+    first = next(place for place, step in enumerate(steps) if step.get("uses", "").startswith(OURS))
 
     assert all("if" in step for step in steps[first + 1 :])
     assert {"pages": "write", "id-token": "write"} == every["publish"]["permissions"]

@@ -1,4 +1,4 @@
-"""The workflows of docs/ci keep one comment on a pull or merge request: they replace that of an earlier push."""
+"""The pipeline of GitLab keeps one comment on a merge request: it replaces that of an earlier push. GitHub: tests/test_action.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -91,43 +90,3 @@ def test_one_comment_on_gitlab(gitlab: tuple[str, list[str]], tmp_path: Path) ->
         push(tmp_path, "sh", script, text, {**variables, "COMMENT_TOKEN": "secret"})
 
     assert [*OTHERS, f"{MARKER}\n50% & more + `code`\n"] == bodies
-
-
-#: A `gh` that keeps comments in a file, and filters them with jq as the real one does.
-GH = """#!{python}
-import json, pathlib, subprocess, sys
-store = pathlib.Path("comments.json")
-words = sys.argv[2:]
-every = json.loads(store.read_text())
-if "--jq" in words:
-    jq = ["jq", "--raw-output", words[words.index("--jq") + 1]]
-    sys.exit(subprocess.run(jq, input=store.read_text(), text=True).returncode)
-method, place = words[words.index("--method") + 1], words[words.index("--method") + 2]
-body = pathlib.Path(words[words.index("-F") + 1].removeprefix("body=@")).read_text()
-if method == "PATCH":
-    every[int(place.rpartition("/")[2]) - 1]["body"] = body
-else:
-    every.append({{"id": len(every) + 1, "body": body}})
-store.write_text(json.dumps(every))
-"""
-
-
-def test_one_comment_on_github(tmp_path: Path) -> None:
-    """The first push adds a comment, and the second one replaces it. Others stay."""
-    (step,) = [each for each in yaml.safe_load((CI / "github-smoke.yml").read_text())["jobs"]["comment"]["steps"] if "run" in each]
-    (tmp_path / "bin").mkdir()
-    gh = tmp_path / "bin" / "gh"
-    gh.write_text(GH.format(python=sys.executable))
-    gh.chmod(0o755)
-    store = tmp_path / "comments.json"
-    store.write_text(json.dumps([{"id": number, "body": body} for number, body in enumerate(OTHERS, 1)]))
-    variables = {
-        "PATH": f"{gh.parent}:{os.environ['PATH']}",
-        "COMMENTS": "repos/a/b/issues/1/comments",
-        "COMMENT": "repos/a/b/issues/comments",
-    }
-
-    for text in ("first", "second"):
-        push(tmp_path, "bash", step["run"], text, variables)
-
-    assert [*OTHERS, f"{MARKER}\nsecond\n"] == [each["body"] for each in json.loads(store.read_text())]

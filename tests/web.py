@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import BaseServer
 from typing import TypeVar
 
 from aiohttp import web
 
-Server = TypeVar("Server", bound=ThreadingHTTPServer)
+Server = TypeVar("Server", bound=BaseServer)
 
 
 class QuietHandler(BaseHTTPRequestHandler):
