@@ -24,19 +24,19 @@ from pytest_agentbench.gate.exit_status import EXITS, OK, WITHOUT_FAILURE
 from pytest_agentbench.retriever.config import RetrieverFile
 from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.simulation.what_if import WhatIf
-from tests.api_page import api_parts, fixture_table, hook_sections
-from tests.cli_page import command_list, command_sections
-from tests.environment_page import read_variables, set_variables
-from tests.export_page import export_tables
 from tests.grafana_dashboard import dashboard_text
-from tests.markdown import table_row
-from tests.metrics_page import metric_tables
 from tests.nat_configs import table_of_keys, table_of_nine
-from tests.options_page import option_tables
-from tests.scorers_page import scorer_parts
-from tests.stability_page import public_table
-from tests.stack_tables import backend_table, environment_table
-from tests.yaml_keys import YAML_TABLES, table_of
+from tests.pages.api import api_parts, fixture_table, hook_sections
+from tests.pages.cli import command_list, command_sections
+from tests.pages.environment import read_variables, set_variables
+from tests.pages.export import export_tables
+from tests.pages.markdown import table_row
+from tests.pages.metrics import metric_tables
+from tests.pages.options import option_tables
+from tests.pages.scorers import scorer_parts
+from tests.pages.stability import public_table
+from tests.pages.stacks import backend_table, environment_table
+from tests.pages.yaml_keys import YAML_TABLES, table_of
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"

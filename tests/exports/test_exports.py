@@ -14,8 +14,8 @@ from pytest_agentbench.exports import EXPORTS, TOOLS, load_reader, load_writer
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.records import Attempt, Chunk, Draft, KeptCall, Program, ToldHints, Verification
 from pytest_agentbench.runs.journal import read_journal
-from tests.export_page import ROUND_TRIPS
 from tests.made_runs import run_directory
+from tests.pages.export import ROUND_TRIPS
 from tests.tables.shop import BOUGHT, MS, START, call
 
 #: Maps each imported tool to its export format, and the place of the files below the export.

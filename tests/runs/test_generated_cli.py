@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.cli import COMMANDS
-from tests.cli_page import command_sections, unstated
-from tests.markdown import table_row
+from tests.pages.cli import command_sections, unstated
+from tests.pages.markdown import table_row
 
 
 def test_every_command_has_a_section() -> None:

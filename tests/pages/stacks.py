@@ -11,7 +11,7 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.stack.spec import ServiceSpec
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROGRAMS = ("etcd", "nats-server", "kubectl")  # Programs that come from the system and not from an environment.
 
 

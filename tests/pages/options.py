@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from pytest_agentbench.runs.option import Option
 from pytest_agentbench.session.settings import OPTIONS
-from tests.cli_page import DEFAULT
-from tests.markdown import table_row
+from tests.pages.cli import DEFAULT
+from tests.pages.markdown import table_row
 
 #: Title of a table -> option, or beginning of the names of several options -> page that shows how it is used.
 GROUPS: Mapping[str, Mapping[str, str]] = {

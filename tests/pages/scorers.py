@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pytest_agentbench.lib.user_code import options_of
 from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.scorers.declaration import scale_of
-from tests.api_page import paragraphs
-from tests.markdown import prose, table_row
-from tests.yaml_keys import default_text
+from tests.pages.api import paragraphs
+from tests.pages.markdown import prose, table_row
+from tests.pages.yaml_keys import default_text
 
 #: Group of the page -> scorers in it.
 GROUPS: Mapping[str, str] = {

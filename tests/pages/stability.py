@@ -12,7 +12,7 @@ from pytest_agentbench.lib.options import READ
 from pytest_agentbench.runs import run_file
 from pytest_agentbench.session import hookspecs
 from pytest_agentbench.session.settings import OPTIONS
-from tests.markdown import table_row
+from tests.pages.markdown import table_row
 
 HOOKS = [name for name in vars(hookspecs) if name.startswith("pytest_agentbench_")]
 

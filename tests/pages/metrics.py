@@ -8,7 +8,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS, load_peer
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.scorers.mistakes import KINDS
-from tests.markdown import table_row
+from tests.pages.markdown import table_row
 
 #: Maps a table to the metrics in it.
 METRIC_TABLES = {"durations": registry.latencies, "rates": registry.rates, "efficiency": registry.efficiency, "answers": registry.answers}

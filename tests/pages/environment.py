@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_agentbench.lib.options import GIVEN
-from tests.markdown import table_row
+from tests.pages.markdown import table_row
 
-EXAMPLE = Path(__file__).parents[1] / ".env.example"
+EXAMPLE = Path(__file__).parents[2] / ".env.example"
 LINE = re.compile(r"# export (?P<name>[A-Z][A-Z0-9_]+)=(?P<default>\S*) +# (?P<about>.+)|# (?P<title>[A-Z]\w+(?: \w+)*)")
 
 

@@ -16,7 +16,7 @@ from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.schemas.result_files import docs_of, records_of
 from pytest_agentbench.session import hookspecs
 from pytest_agentbench.session.fixtures import FIXTURES
-from tests.markdown import prose, table_row
+from tests.pages.markdown import prose, table_row
 
 #: Title of a part of the page -> public names in it.
 PARTS: Mapping[str, str] = {

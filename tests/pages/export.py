@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_agentbench.exports import EXPORTS
 from pytest_agentbench.tables import COLUMNS
-from tests.markdown import table_row
+from tests.pages.markdown import table_row
 
 #: Record and fate -> tool -> names of its fields. `each` has the fields for which the fate is the same with every tool.
 #: tests/exports/test_exports.py compares them with what happens.

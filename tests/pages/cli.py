@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_agentbench.cli import GROUPS, parser
 from pytest_agentbench.cli.parser import Parser
-from tests.markdown import prose, table_row
+from tests.pages.markdown import prose, table_row
 
 DEFAULT = re.compile(r" ?\(default( for one run)?: ((?:[^()]|\([^()]*\))*)\)")  # in a help text; it may contain parentheses
 
