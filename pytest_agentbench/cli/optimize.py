@@ -195,11 +195,13 @@ def _as_json(settings: dict[str, Any]) -> str:
 
 def _first_lines(command: OptimizeCommand) -> Iterator[str]:
     """Yields what the study will do, and whether it can confirm anything."""
+    from pytest_agentbench.reports.phrases import count
+
     plan = command.plan
     searching, confirming = plan.rollouts
     yield f"search        {plan.settings} settings on {sum(map(len, plan.parts))} scenarios, up to {searching} rollouts"
     yield (
-        f"confirmation  {len(plan.held_out)} other scenarios with {plan.confirmation_trials} trials, {confirming} rollouts in "
+        f"confirmation  {len(plan.held_out)} other scenarios with {count(plan.confirmation_trials, 'trial')}, {confirming} rollouts in "
         f"{plan.confirmation_pairs} pairs of blocks; noise of {command.ranking.score}: {command.noise}"
     )
     for reason in command.obstacles:

@@ -93,8 +93,8 @@ def obstacles(plan: StudyPlan, needed: int | None, margin: float) -> Sequence[st
     if needed is None or needed > plan.confirmation_trials:
         remedy = f"{needed} trials are needed" if needed else "more scenarios or a larger --margin are needed"
         found.append(
-            f"{plan.confirmation_trials} trials of {len(plan.held_out)} scenarios do not pass a margin of {margin:g}, even if quality is "
-            f"unchanged; {remedy}"
+            f"--confirmation-trials={plan.confirmation_trials} on {len(plan.held_out)} scenarios does not pass a margin of {margin:g}, "
+            f"even if quality is unchanged; {remedy}"
         )
     if plan.confirmation_pairs < FEWEST_PAIRS:
         found.append(
