@@ -94,6 +94,7 @@ class Prometheus(NamedTuple):
 
         Returns the queries without a series. After the time limit, these are more than `unknown`.
         """
+        wait_for(lambda: service in self.targets(), f"the first metrics of {service}", PATIENCE)
         url = f"http://{self.targets()[service][0]}/v1/chat/completions"
         text = "Is there a lamp in the shop? " * 20  # several blocks of a prefix cache
         body = json.dumps({"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": text}]}).encode()

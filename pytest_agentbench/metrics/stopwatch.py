@@ -145,10 +145,10 @@ class StopwatchEvidence(StopwatchFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopwatch(StopwatchFigures):
-    """The [timing quality](metrics.md#timing-quality): whether the timings can be trusted."""
+    """The [timing quality](stopwatch.md#timing-quality): whether the timings can be trusted."""
 
     verdict: str | None  # verdict: `ok`, `warn` or `client-saturated`; null if no call was measured
-    version: int = 1  # [version](metrics.md#versions-of-the-stopwatch) of the way in which the tap times calls; 1 in earlier runs
+    version: int = 1  # [version](stopwatch.md#versions-of-the-stopwatch) of the way in which the tap times calls; 1 in earlier runs
     reasons: tuple[str, ...] = ()  # reasons for a verdict other than `ok`, those for `client-saturated` first
     notes: tuple[str, ...] = ()  # sentences on data that the verdict lacks
     unusable: tuple[str, ...] = ()  # percentiles (`itl.p99`) and objectives (`goodput.itl`) that are not usable

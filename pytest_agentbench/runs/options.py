@@ -224,7 +224,7 @@ class RunOptions:
             "HOST[:PORT]",
             read=address,
         ),
-        wait=Option("how long rollouts wait while no node worker is there", "TIME", "60s", read=positive_time),
+        wait=Option("how long rollouts wait while no node worker is there; then the session ends", "TIME", "60s", read=positive_time),
         tls=Option("certificate and key, with which connections of node workers are encrypted", "CERT:KEY", read=certificate),
     )
     retries: int = option(  # maximum number of retries of a rollout

@@ -16,7 +16,7 @@ def reward(scenario: Scenario, rollout: Rollout) -> Score:
     """Returns the main reward of a task that ran in a sandbox, from 0 to 1.
 
     The parts are all rewards that the task's verifier wrote, by name. The explanation names the first check that failed. A rollout that was
-    not verified, and a reward outside of the range, give no score.
+    not verified, and a reward outside of the range, give no score. A rollout passes at 1.0 if the suite sets no threshold.
     """
     verification = rollout.verification
     if verification is None:
