@@ -71,8 +71,7 @@ def tables_of_records(kinds: Collection[type]) -> Iterator[str]:
 
 def _row(key: Key) -> str:
     name, kind = ("*", typing.get_args(key.kind)[1]) if key.open else (key.name, key.kind)
-    doc = key.doc.replace("|", "\\|")
-    return f"| `{name}` | {_type_text(kind)}{'' if key.required else ', not always'} | {doc} |".replace("|  |", "| |")
+    return table_row(f"`{name}`", f"{_type_text(kind)}{'' if key.required else ', not always'}", key.doc)
 
 
 def _type_text(kind: Any) -> str:

@@ -19,6 +19,7 @@ from pytest_agentbench.exports.nat_config.data import NatInputs
 from pytest_agentbench.exports.nat_config.keys import KEYS, TITLES, NatKey
 from pytest_agentbench.exports.nat_config.reading import SECTIONS
 from pytest_agentbench.suites.suite import SUITE_FILE
+from tests.pages.markdown import table_row
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "exports" / "nat_config"
@@ -137,7 +138,7 @@ def table_of_keys() -> Iterator[str]:
             if same != ["dynamo"] or KEYS["openai"].get(key) != fate:
                 rows.setdefault(fate, []).append(f"`{key}`" if key else "all others" if len(listed) > 1 else "all")
         for fate, names in rows.items():
-            yield f"| {title} | {', '.join(names)} | {fate.becomes} | {fate.reason} |".replace("|  |", "| |")
+            yield table_row(title, ", ".join(names), fate.becomes, fate.reason)
 
 
 if __name__ == "__main__":

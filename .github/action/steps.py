@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-NOT_MEASURED = 6  # exit status of a session whose quality is unknown, because the infrastructure failed
 FORBIDDEN = 403
 ATTEMPTS = 10  # artefacts that are downloaded until one contains a usable baseline
 PER_PAGE = 100
@@ -121,14 +120,14 @@ def session(command: list[str]) -> int:
 
 def run() -> int:
     """Runs the session, and resumes it once if it could not measure. Sets the outputs of the action."""
-    from pytest_agentbench.gate.exit_status import EXITS
+    from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, EXITS
 
     reports = Path(os.environ["GITHUB_WORKSPACE"], "reports")
     before = (reports / "latest").resolve()
     command = session_command(os.environ)
     status = session(command)
     directory = (reports / "latest").resolve()
-    if status == NOT_MEASURED and directory != before:
+    if status == CANNOT_MEASURE and directory != before:
         subprocess.run([sys.executable, "-m", "pytest_agentbench.cli", "cleanup"], check=False)
         status = session([*command, f"--agentbench-resume={directory}"])
     file = directory / "run.json"

@@ -48,7 +48,7 @@ Context = Annotated[str, one_of(CONTEXTS)]
 
 @dataclass(frozen=True)
 class Orchestrator:
-    """The agent `orchestrator`: lets a model choose an expert in each round until one answers. Options: docs/agents/orchestrator.md."""
+    """The agent `orchestrator`: lets a model choose an expert in each round until one answers. Options: docs/reference/agent-options.md."""
 
     max_rounds: Annotated[int, whole(1)] = 50  # Largest number of the model's answers; after them the status is `limit`.
     context: Context = "rebuild"  # [How the model sees earlier results](orchestrator.md#what-the-model-is-sent): `rebuild` or `transcript`.

@@ -189,7 +189,7 @@ def _history_line(message: Json) -> str:
 
 @dataclass(frozen=True)
 class React:
-    """The agent `react`: calls tools in ReAct text format until the model gives a final answer. Options: docs/agents/included-agents.md."""
+    """The agent `react`: calls tools in ReAct text format until a final answer. Options: docs/reference/agent-options.md."""
 
     # The system prompt. It must contain `{tools}` (one line per tool) and `{tool_names}` (names with commas). The default explains the
     # ReAct format.

@@ -99,7 +99,7 @@ Evaluation = Annotated[
 
 @dataclass(frozen=True)
 class SelfEvaluating:
-    """The agent `self_evaluating`: has another agent write drafts until a judge accepts one. Options: docs/agents/judges.md."""
+    """The agent `self_evaluating`: has another agent write drafts until a judge accepts one. Options: docs/reference/agent-options.md."""
 
     # The agent that works: its kind, or its settings with `kind`. Sampling parameters such as `temperature` are written next to `wraps`,
     # because they apply to all requests.

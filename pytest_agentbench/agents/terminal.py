@@ -138,7 +138,7 @@ Style = Annotated[str, one_of(STYLES)]
 
 @dataclass(frozen=True)
 class Terminal:
-    """The agent `terminal`: lets a model run commands until it says that the task is done. Options: docs/terminal/terminal-agent.md."""
+    """The agent `terminal`: lets a model run commands until it says that the task is done. Options: docs/reference/agent-options.md."""
 
     # With `tool`, the model calls the tools `bash` and `done`. With `text`, it writes blocks of commands, for models without a tool
     # parser.

@@ -25,7 +25,7 @@ def metrics_of(kind: str) -> Iterator[str]:
     yield from ("| metric | in rules, options and `run.json` | is |", "|---|---|---|")
     for name, metric in METRIC_TABLES[kind]().items():
         also = "" if metric.compared else ". It stands in reports and `run.json` alone"
-        yield f"| {metric.title} | `{name}` | {metric.definition}{also} |"
+        yield table_row(metric.title, f"`{name}`", f"{metric.definition}{also}")
 
 
 def _kinds(title: str, kinds: Mapping[str, str]) -> Iterator[str]:

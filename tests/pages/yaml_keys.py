@@ -36,6 +36,7 @@ from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, opti
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec
 from pytest_agentbench.suites.spec import AnswerSpec, DatasetSpec, SuiteSpec
 from pytest_agentbench.tools.mcp import McpTools
+from tests.pages.markdown import table_row
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -100,14 +101,9 @@ def table_of(*kinds: type, without: Sequence[str] = ()) -> Iterator[str]:
     for keys in zip(*map(keys_of, kinds), strict=True):
         name, _, doc = keys[0]
         if name not in without:
-            yield _row(name, [default for _, default, _ in keys], doc)
+            yield table_row(f"`{name}`", *(default for _, default, _ in keys), doc)
         if name in FLAT:
-            yield from (_row(f"{name}.{inner}", [default], about) for inner, default, about in keys_of(FLAT[name]))
-
-
-def _row(name: str, defaults: Sequence[str], doc: str) -> str:
-    escaped = doc.replace("|", "\\|")
-    return f"| `{name}` | {' | '.join(defaults)} | {escaped} |".replace("|  |", "| |")
+            yield from (table_row(f"`{name}.{inner}`", default, about) for inner, default, about in keys_of(FLAT[name]))
 
 
 def _backend_table(kind: type[BaseModel]) -> Iterator[str]:
@@ -121,7 +117,7 @@ def _preset_table() -> Iterator[str]:
     """Yields the constants of the router, with their values in each preset."""
     yield from (f"| constant | {' | '.join(f'`{name}`' for name in PRESETS)} | is |", f"|---|{'---|' * len(PRESETS)}---|")
     for name, field in Constants.model_fields.items():
-        yield _row(name, [default_text(getattr(preset, name)) for preset in PRESETS.values()], field.description or "")
+        yield table_row(f"`{name}`", *(default_text(getattr(preset, name)) for preset in PRESETS.values()), field.description or "")
 
 
 #: Page of docs/reference -> name -> table of keys.
